@@ -1,0 +1,47 @@
+"""Builds the bundled part of Fashion-MNIST from the four original IDX files, gzipped or not.
+
+    python scripts/bundle_fashion_mnist.py IDX_FOLDER
+
+It keeps the first images of each class, in file order, and stamps no date, so that it writes the same
+bytes each time (with the same zlib).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmt.data.fashion_mnist import GARMENT
+from fedmt.data.idx import read_mnist_folder
+from fedmt.data.imageset import ImageOptions, Split
+from fedmt.errors import FedmtError
+
+OUTPUT = Path(__file__).parents[1] / "src" / "fedmt" / "data" / "fashion_mnist.npz"
+PER_CLASS: dict[Split, int] = {"train": 700, "test": 200}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Builds the bundled part of Fashion-MNIST.")
+    parser.add_argument("folder", type=Path, help="with train-images-idx3-ubyte.gz and the other three")
+    folder = parser.parse_args().folder
+    arrays: dict[str, Any] = {}
+    for split, count in PER_CLASS.items():
+        try:
+            full = read_mnist_folder(folder, split, ImageOptions(), GARMENT)
+        except FedmtError as error:
+            parser.error(str(error))
+        labels = full.labels["garment"]
+        firsts = [(labels == k).nonzero().flatten()[:count] for k in range(len(GARMENT))]
+        kept = torch.cat(firsts).sort().values
+        arrays[f"{split}_images"] = full.images[kept, 0].numpy()
+        arrays[f"{split}_labels"] = labels[kept].to(torch.uint8).numpy()
+    np.savez_compressed(OUTPUT, **arrays)
+    print(f"{OUTPUT}: {OUTPUT.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m fedmt`."""
+
+from fedmt.cli import main
+
+main()

@@ -1,0 +1,225 @@
+"""Weak and strong views of a batch of images: batched, on the images' device.
+
+Randomness is data: a view is a pure function of the images and of a tensor of uniform numbers, a
+row for each sample. So a method draws a whole round's numbers at once, every engine and device
+makes the same views from them, and nothing depends on timing.
+
+Weak: horizontal flip and a crop out of the reflected border. Strong: RandAugment, with operations
+chosen for every sample on its own, then Cutout. Grey and colour, any size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedmt.errors import FedmtError, listed, nearest
+
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+PHOTOMETRIC = (
+    "autocontrast", "brightness", "color", "contrast", "equalize", "posterize", "sharpness", "solarize",
+)  # fmt: skip
+OPERATIONS = ("identity", *GEOMETRIC, *PHOTOMETRIC)
+
+WEAK_NUMBERS = 3
+"""Uniform numbers a sample that `weak` uses: flip, vertical shift, horizontal shift."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What the views do.
+
+    flip: whether mirror images are alike (false for digits, letters, or left and right organs).
+    crop: largest shift of the weak view, as a share of the image's size.
+    operations: what RandAugment chooses from; count: how many a sample; strength: 0 to 1.
+    cutout: largest side of the square cut out, as a share of the image's size.
+    """
+
+    flip: bool = True
+    crop: float = 0.125
+    operations: tuple[str, ...] = OPERATIONS
+    count: int = 2
+    strength: float = 1.0
+    cutout: float = 0.5
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.operations if name not in OPERATIONS]
+        if unknown:
+            raise FedmtError(
+                f"augmentation.operations: no operation '{unknown[0]}'.{nearest(unknown[0], OPERATIONS)} "
+                f"Known: {listed(OPERATIONS, 20)}."
+            )
+        if not self.operations:
+            raise FedmtError("augmentation.operations: empty; use ['identity'] for no operation.")
+        if self.count < 0:
+            raise FedmtError(f"augmentation.count: {self.count} given, expected at least 0.")
+        for name in ("crop", "strength", "cutout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise FedmtError(f"augmentation.{name}: {getattr(self, name)} given, expected 0 to 1.")
+
+    @property
+    def strong_numbers(self) -> int:
+        """Uniform numbers a sample that `strong` uses: three for each operation, three for Cutout."""
+        return 3 * self.count + 3
+
+
+def weak(images: Tensor, uniforms: Tensor, options: Augmentation) -> Tensor:
+    """Flip and reflected crop: uint8 [B, C, H, W] and uniforms [B, 3] to float32 [B, C, H, W] in [0, 1]."""
+    height, width = images.shape[2:]
+    rows = _reflected(height, uniforms[:, 1], options.crop)
+    columns = _reflected(width, uniforms[:, 2], options.crop)
+    if options.flip:
+        columns = torch.where(uniforms[:, :1] < 0.5, columns, width - 1 - columns)
+    # One gather of bytes; the pixels become floats only afterwards.
+    pixels = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+    pixels = pixels[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, pixels).view_as(images).to(torch.float32).div_(255)
+
+
+def strong(images: Tensor, uniforms: Tensor, options: Augmentation) -> Tensor:
+    """RandAugment and Cutout: float [B, C, H, W] in [0, 1] and uniforms [B, strong_numbers] to such images.
+
+    Each of `count` operations is chosen for each sample. The pixel-wise ones come first, then all
+    the geometric ones as one warp (they commute but for the black border that a warp brings in),
+    so an image is resampled once, not `count` times.
+    """
+    batch = len(images)
+    transform = torch.eye(3, device=images.device).expand(batch, 3, 3)
+    for slot in range(options.count):
+        choice, magnitude, sign = uniforms[:, 3 * slot : 3 * slot + 3].unbind(1)
+        chosen = (choice * len(options.operations)).long().clamp_max(len(options.operations) - 1)
+        magnitude = magnitude * options.strength
+        signed = torch.where(sign < 0.5, -magnitude, magnitude)
+        images = _pixelwise(images, chosen, magnitude, signed, options.operations)
+        transform = _warp(chosen, signed, options.operations, images.shape[2] / images.shape[3]) @ transform
+    if any(name in GEOMETRIC for name in options.operations):
+        grid = F.affine_grid(transform[:, :2], list(images.shape), align_corners=False)
+        images = F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return _cutout(images, uniforms[:, 3 * options.count :], options.cutout) if options.cutout > 0 else images
+
+
+def _reflected(size: int, uniforms: Tensor, share: float) -> Tensor:
+    """Source positions [B, size] of an axis shifted by up to `share` of it, reflected at the ends."""
+    reach = min(round(size * share), size - 1)
+    shift = (uniforms * (2 * reach + 1)).long().clamp_max(2 * reach) - reach
+    position = (torch.arange(size, device=uniforms.device) + shift[:, None]).abs()
+    return (size - 1) - ((size - 1) - position).abs()
+
+
+def _warp(chosen: Tensor, signed: Tensor, operations: tuple[str, ...], aspect: float) -> Tensor:
+    """The affine maps [B, 3, 3], output to input positions in [-1, 1], of the chosen operations."""
+
+    def amount(name: str, largest: float) -> Tensor:
+        if name not in operations:
+            return torch.zeros_like(signed)
+        return torch.where(chosen == operations.index(name), signed * largest, 0.0)
+
+    angle = amount("rotate", math.radians(30))
+    cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros_like(signed), torch.ones_like(signed)
+    rows = [
+        [cos, -sin * aspect + amount("shear_x", 0.3) * aspect, amount("translate_x", 0.6)],
+        [sin / aspect + amount("shear_y", 0.3) / aspect, cos, amount("translate_y", 0.6)],
+        [zero, zero, one],
+    ]
+    return torch.stack([torch.stack(row, 1) for row in rows], 1)
+
+
+def _pixelwise(
+    x: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, operations: tuple[str, ...]
+) -> Tensor:
+    """The chosen pixel-wise operation on each sample; the others pass through."""
+    used = [name for name in PHOTOMETRIC if name in operations]
+    if not used:
+        return x
+    result = x
+    grey = _grey(x)
+    for name in used:
+        mine = (chosen == operations.index(name))[:, None, None, None]
+        result = torch.where(mine, _PIXELWISE[name](x, grey, _column(magnitude), _column(signed)), result)
+    return result
+
+
+def _column(values: Tensor) -> Tensor:
+    return values[:, None, None, None]
+
+
+def _grey(x: Tensor) -> Tensor:
+    """Luma [B, 1, H, W] (ITU-R 601) of grey or colour images."""
+    if x.shape[1] == 1:
+        return x
+    return 0.299 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
+
+
+def _blend(base: Tensor, x: Tensor, signed: Tensor) -> Tensor:
+    """From `base` (factor 0) over the image (1) to beyond it (2), as Pillow's enhancers do."""
+    return (base + (1 + 0.9 * signed) * (x - base)).clamp(0, 1)
+
+
+def _autocontrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    span = high - low
+    return torch.where(span > 0, (x - low) / span.clamp_min(1e-6), x)
+
+
+def _brightness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    return _blend(torch.zeros_like(x), x, signed)
+
+
+def _color(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    return _blend(grey, x, signed)
+
+
+def _contrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    return _blend(grey.mean((2, 3), keepdim=True), x, signed)
+
+
+def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    # A pixel's equalised value is the share of its channel's pixels that are darker, rescaled to [0, 1].
+    flat = (x * 255).round().flatten(2).contiguous()
+    ordered = flat.sort(2).values
+    darker = torch.searchsorted(ordered, flat, right=False).to(x.dtype)
+    span = darker.amax(2, keepdim=True)
+    return torch.where(span > 0, darker / span.clamp_min(1), x.flatten(2)).view_as(x)
+
+
+def _posterize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    step = torch.exp2((4 * magnitude).round())
+    return ((x * 255 / step).floor() * step / 255).clamp(0, 1)
+
+
+def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    kernel = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]], device=x.device, dtype=x.dtype) / 13
+    channels = x.shape[1]
+    padded = F.pad(x, (1, 1, 1, 1), mode="replicate")
+    blurred = F.conv2d(padded, kernel.expand(channels, 1, 3, 3), groups=channels)
+    return _blend(blurred, x, signed)
+
+
+def _solarize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    return torch.where(x >= 1 - magnitude, 1 - x, x)
+
+
+_PIXELWISE = {
+    "autocontrast": _autocontrast,
+    "brightness": _brightness,
+    "color": _color,
+    "contrast": _contrast,
+    "equalize": _equalize,
+    "posterize": _posterize,
+    "sharpness": _sharpness,
+    "solarize": _solarize,
+}
+
+
+def _cutout(x: Tensor, uniforms: Tensor, share: float) -> Tensor:
+    """A square of up to `share` of the image, anywhere, replaced by the image's mean colour."""
+    height, width = x.shape[2:]
+    half = uniforms[:, 2] * share * min(height, width) / 2
+    rows = (torch.arange(height, device=x.device) + 0.5 - (uniforms[:, 0] * height)[:, None]).abs()
+    columns = (torch.arange(width, device=x.device) + 0.5 - (uniforms[:, 1] * width)[:, None]).abs()
+    inside = (rows < half[:, None])[:, None, :, None] & (columns < half[:, None])[:, None, None, :]
+    return torch.where(inside, x.mean((2, 3), keepdim=True), x)

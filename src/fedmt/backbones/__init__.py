@@ -1,0 +1,101 @@
+"""Backbones, one network a file, and the classifier that federations train.
+
+Parameter names are torchvision's, so its published weight files load. A `Classifier` is a backbone
+with its input normalisation inside: pixels in [0, 1] in, wanted-space logits out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedmt.backbones.custom import custom
+from fedmt.backbones.mobilenet import mobilenet_v2
+from fedmt.backbones.resnet import resnet18, resnet50
+from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.backbones.weights import load_weights
+from fedmt.errors import FedmtError, listed, nearest
+
+BACKBONES = ("small_cnn", "resnet18", "resnet50", "mobilenet_v2")
+_HEADS = {"small_cnn": "fc", "resnet18": "fc", "resnet50": "fc", "mobilenet_v2": "classifier.1"}
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+SKIP_MAX_POOL_BELOW = 64
+"""Images smaller than this keep their resolution past the ResNet stem, as in the paper's 32x32 runs."""
+
+
+class Classifier(nn.Module):
+    """`backbone((x - mean) / std)`: images [B, C, H, W] in [0, 1] to logits [B, K]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.backbone((images - self.mean) / self.std)
+        return logits
+
+
+def build(
+    name: str,
+    classes: int,
+    channels: int,
+    image_size: tuple[int, int],
+    weights: Path | None = None,
+    max_pool: bool | None = None,
+) -> nn.Module:
+    """A backbone by name, or by a user's `package.module:callable`, from random or published weights.
+
+    max_pool: the first max-pool of a ResNet; None skips it for images under 64 pixels.
+    """
+    if max_pool is None:
+        max_pool = min(image_size) >= SKIP_MAX_POOL_BELOW
+    backbone: nn.Module
+    if name == "resnet18":
+        backbone = resnet18(classes, channels, max_pool=max_pool)
+    elif name == "resnet50":
+        backbone = resnet50(classes, channels, max_pool=max_pool)
+    elif name == "mobilenet_v2":
+        backbone = mobilenet_v2(classes, channels)
+    elif name == "small_cnn":
+        backbone = SmallCNN(classes, channels)
+    elif ":" in name:
+        backbone = custom(name, classes, channels)
+    else:
+        raise FedmtError(
+            f"model.backbone: no backbone '{name}'.{nearest(name, BACKBONES)} Known: {listed(BACKBONES)}, "
+            "or 'package.module:callable' of your own."
+        )
+    if weights is not None:
+        for note in load_weights(backbone, weights, _HEADS.get(name)):
+            warnings.warn(note, stacklevel=2)
+    return backbone
+
+
+def pixel_statistics(images: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, in [0, 1] units, of uint8 [N, C, H, W]."""
+    # In chunks: a float64 copy of a whole center could be eight times its size.
+    count, total, squares = 0, torch.zeros(images.shape[1]), torch.zeros(images.shape[1])
+    total, squares = total.double(), squares.double()
+    for chunk in images.split(1024):
+        values = chunk.double() / 255
+        count += values.numel() // values.shape[1]
+        total += values.sum((0, 2, 3)).cpu()
+        squares += values.square().sum((0, 2, 3)).cpu()
+    mean = total / count
+    # A constant channel has deviation 0; dividing by 1e-3 then leaves zeros, not NaNs.
+    std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
+    return mean.tolist(), std.tolist()
+
+
+__all__ = ["BACKBONES", "IMAGENET_MEAN", "IMAGENET_STD", "Classifier", "build", "pixel_statistics"]

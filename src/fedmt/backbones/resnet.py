@@ -1,0 +1,129 @@
+"""ResNet18 and ResNet50 (He et al., 2015), with torchvision's parameter and buffer names.
+
+The names are the contract: a state dict of torchvision's ResNet fits these networks key by key
+(`weights.load_weights`). ResNet50 is the "v1.5" that torchvision ships: a bottleneck block's stride
+sits in its 3x3 convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias (a BatchNorm follows) that keeps height and width at stride 1."""
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """The 1x1 projection a block needs when its output is not shaped like its input."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut: [N, inputs, H, W] to [N, width, H/stride, W/stride]."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        shortcut: Tensor = x if self.downsample is None else self.downsample(x)
+        result: Tensor = self.relu(out + shortcut)
+        return result
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 and a shortcut: [N, inputs, H, W] to [N, 4 width, H/stride, W/stride]."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = _conv(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, outputs, 1)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        shortcut: Tensor = x if self.downsample is None else self.downsample(x)
+        result: Tensor = self.relu(out + shortcut)
+        return result
+
+
+class ResNet(nn.Module):
+    """Images [N, channels, H, W] to logits [N, classes].
+
+    depths: number of blocks in each of the four stages.
+    max_pool: False leaves out the 3x3 pooling of the stem, which at 32x32 would leave too few pixels.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        classes: int,
+        channels: int,
+        max_pool: bool,
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if max_pool else nn.Identity()
+        self.layer1 = _stage(block, 64, 64, depths[0], stride=1)
+        self.layer2 = _stage(block, 64 * block.expansion, 128, depths[1], stride=2)
+        self.layer3 = _stage(block, 128 * block.expansion, 256, depths[2], stride=2)
+        self.layer4 = _stage(block, 256 * block.expansion, 512, depths[3], stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512 * block.expansion, classes)
+        for module in self.modules():
+            # fan_out keeps the gradients' variance; BatchNorm and Linear start as torch's defaults.
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+def _stage(
+    block: type[BasicBlock] | type[Bottleneck], inputs: int, width: int, depth: int, stride: int
+) -> nn.Sequential:
+    """`depth` blocks; the first one changes the width and halves the image."""
+    blocks = [block(inputs, width, stride)]
+    blocks += [block(width * block.expansion, width, 1) for _ in range(depth - 1)]
+    return nn.Sequential(*blocks)
+
+
+def resnet18(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
+    """ResNet18; its head is `fc`. 11.23 M parameters at 100 classes."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes, channels, max_pool)
+
+
+def resnet50(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
+    """ResNet50 v1.5; its head is `fc`. 25.56 M parameters at 1000 classes."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), classes, channels, max_pool)

@@ -1,0 +1,36 @@
+"""A small network for small images on small machines: strided convolutions, so that two cores suffice."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class SmallCNN(nn.Module):
+    """Four convolutions (32, 64, 64, 128 channels; 28x28 -> 14 -> 7 -> 7 -> 4), mean, linear.
+
+    Strides instead of pooling: the first layers, which hold most of the cost at full resolution,
+    run at a quarter of it. Input [B, channels, H, W] (about 28x28), output logits [B, classes].
+    """
+
+    def __init__(self, classes: int, channels: int = 1) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            _block(channels, 32, kernel=5, stride=2),
+            _block(32, 64, kernel=3, stride=2),
+            _block(64, 64, kernel=3, stride=1),
+            _block(64, 128, kernel=3, stride=2),
+        )
+        self.fc = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.features(images)
+        logits: Tensor = self.fc(features.mean((2, 3)))
+        return logits
+
+
+def _block(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )

@@ -1,0 +1,74 @@
+"""The bundled part of Fashion-MNIST (Zalando SE, MIT licence, see FASHION_MNIST_LICENSE.txt).
+
+The first 700 training and 200 test images of each of the ten garments, in the order of the original
+files: 7,000 and 2,000 grey images of 28 x 28. Beside the garment, each image is labelled in two
+coarser spaces that are not nested in one another: a shop's department, and the layer it is worn as.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import numpy as np
+import torch
+
+from fedmt.data.imageset import AS_STORED, ImageOptions, ImageSet, Split, check_split, conform
+from fedmt.labels import Correspondence, LabelSpace
+
+GARMENT = LabelSpace(
+    "garment",
+    ["t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"],
+)
+DEPARTMENT = LabelSpace("department", ["tops", "bottoms", "dress", "shoes", "bag"])
+LAYER = LabelSpace("layer", ["inner", "outer", "footwear", "accessory"])
+
+GARMENT_TO_DEPARTMENT = Correspondence.from_mapping(
+    GARMENT,
+    DEPARTMENT,
+    {
+        "t-shirt": "tops",
+        "trouser": "bottoms",
+        "pullover": "tops",
+        "dress": "dress",
+        "coat": "tops",
+        "sandal": "shoes",
+        "shirt": "tops",
+        "sneaker": "shoes",
+        "bag": "bag",
+        "ankle boot": "shoes",
+    },
+)
+GARMENT_TO_LAYER = Correspondence.from_mapping(
+    GARMENT,
+    LAYER,
+    {
+        "t-shirt": "inner",
+        "trouser": "inner",
+        "pullover": "outer",
+        "dress": "inner",
+        "coat": "outer",
+        "sandal": "footwear",
+        "shirt": "inner",
+        "sneaker": "footwear",
+        "bag": "accessory",
+        "ankle boot": "footwear",
+    },
+)
+
+
+def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> ImageSet:
+    """Images uint8 [7000 or 2000, 1, 28, 28], labelled in "garment", "department" and "layer"."""
+    check_split(split, "Fashion-MNIST")
+    with (
+        resources.files("fedmt.data").joinpath("fashion_mnist.npz").open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        images = torch.from_numpy(archive[f"{split}_images"])[:, None]
+        garments = torch.from_numpy(archive[f"{split}_labels"]).to(torch.int64)
+    labels = {
+        "garment": garments,
+        "department": GARMENT_TO_DEPARTMENT.map_labels(garments),
+        "layer": GARMENT_TO_LAYER.map_labels(garments),
+    }
+    spaces = {space.name: space for space in (GARMENT, DEPARTMENT, LAYER)}
+    return ImageSet(conform(images, options, "Fashion-MNIST"), labels, spaces)

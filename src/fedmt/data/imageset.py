@@ -1,0 +1,129 @@
+"""What every source reads: an `ImageSet`, shaped as `ImageOptions` ask.
+
+Sources that hold arrays (IDX, npz, CIFAR-100, the bundled set) go through `conform`; those that hold
+image files go through `fedmt.data.images`. Both keep the aspect ratio: an image is cropped around
+its centre to the aspect of the wanted size, then resized with an antialiased bilinear filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
+
+Split = Literal["train", "test"]
+
+CHUNK_BYTES = 64 * 2**20
+"""Resizing works in float32; in chunks, so that it never needs a float copy of the whole set."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images, and their labels in no, one or several label spaces.
+
+    images: uint8 [N, C, H, W], C 1 or 3.
+    labels: label space name -> int64 [N], positions in that space; empty for unlabelled images.
+    spaces: the label spaces, under the same names.
+    """
+
+    images: Tensor
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+    spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are brought into one tensor.
+
+    size: (height, width); None: as stored, and all must agree.
+    channels: 1 (grey) or 3 (RGB); None: as stored, and 3 as soon as one image has colour.
+    cache: folder for decoded image files that need more than `memory_limit` bytes.
+    memory_limit: bytes; what would need more is an error where it cannot go to the cache.
+    """
+
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    cache: Path | None = None
+    memory_limit: int = 2 * 2**30
+
+    def __post_init__(self) -> None:
+        if self.channels not in (None, 1, 3):
+            raise FedmtError(f"Image options: channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
+        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
+            raise FedmtError(f"Image options: size must be (height, width), at least 1 x 1, got {self.size}.")
+
+
+AS_STORED = ImageOptions()
+
+
+def conform(images: Tensor, options: ImageOptions, where: str) -> Tensor:
+    """Images uint8 [N, C, H, W] in the channels and size of `options`; `where` goes into the errors."""
+    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise FedmtError(
+            f"{where}: images must be uint8 [N, 1 or 3, height, width], "
+            f"got {images.dtype} {tuple(images.shape)}."
+        )
+    if images.numel() == 0:
+        raise FedmtError(f"{where}: no images in it (its shape is {tuple(images.shape)}).")
+    channels = options.channels or images.shape[1]
+    size = options.size or (images.shape[2], images.shape[3])
+    if (channels, *size) == tuple(images.shape[1:]):
+        return images
+    needed = len(images) * channels * size[0] * size[1]
+    if needed > options.memory_limit:
+        raise FedmtError(
+            f"{where}: {len(images)} images of {(channels, *size)} need {gib(needed)}, more than the memory "
+            f"limit of {gib(options.memory_limit)}; set a smaller image_size or a higher limit."
+        )
+    result = torch.empty((len(images), channels, *size), dtype=torch.uint8)
+    largest = max(images[0].numel(), result[0].numel()) * 4
+    step = max(1, CHUNK_BYTES // largest)
+    for start in range(0, len(images), step):
+        chunk = images[start : start + step]
+        # To grey before and to RGB after resizing: the resizing then works on the fewest channels.
+        if channels == 1 and chunk.shape[1] == 3:
+            chunk = _grey(chunk)
+        result[start : start + step] = _fit(chunk, size)  # one channel broadcasts to three
+    return result
+
+
+def _grey(images: Tensor) -> Tensor:
+    """RGB uint8 [N, 3, H, W] to ITU-R 601 luma [N, 1, H, W], in the fixed-point weights Pillow uses."""
+    weights = torch.tensor([19595, 38470, 7471], dtype=torch.int32).view(1, 3, 1, 1)
+    weighted = (images * weights).sum(1, keepdim=True, dtype=torch.int32)
+    return ((weighted + 32768) >> 16).to(torch.uint8)
+
+
+def _fit(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images uint8 [N, C, H, W] cropped around the centre to the aspect of `size`, then resized to it."""
+    height, width = images.shape[2:]
+    if (height, width) == size:
+        return images
+    kept_height = max(1, min(height, round(width * size[0] / size[1])))
+    kept_width = max(1, min(width, round(height * size[1] / size[0])))
+    top, left = (height - kept_height) // 2, (width - kept_width) // 2
+    crop = images[:, :, top : top + kept_height, left : left + kept_width].float()
+    resized = functional.interpolate(crop, size=size, mode="bilinear", antialias=True)
+    return resized.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def check_split(split: str, source: str) -> None:
+    """`split` may come from a config, so its type alone does not vouch for it."""
+    if split not in ("train", "test"):
+        raise FedmtError(f"{source}: there is no split '{split}'; it is 'train' or 'test'.")
+
+
+def gib(size: int) -> str:
+    """A number of bytes, for people: `1.5 GiB`."""
+    return f"{size / 2**30:.3g} GiB"

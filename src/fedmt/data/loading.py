@@ -1,0 +1,326 @@
+"""From what a config says of the data to a `Federation`.
+
+Two ways to say it: a *federation* (a reference center, centers, tests, each with its own source), or
+a *benchmark*, one fully labelled set that is split into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from torch import Tensor
+
+from fedmt.data.center import Center, Federation
+from fedmt.data.cifar100 import read_cifar100
+from fedmt.data.fashion_mnist import read_fashion_mnist
+from fedmt.data.folder import read_folder
+from fedmt.data.idx import read_idx, read_mnist_folder
+from fedmt.data.imageset import ImageOptions, ImageSet
+from fedmt.data.manifest import read_manifest
+from fedmt.data.npz import read_npz
+from fedmt.data.splits import Split, iid_split, non_iid_split
+from fedmt.errors import FedmtError, listed, nearest
+from fedmt.labels import Correspondence, LabelSpace
+
+
+def _from_config_folder(path: Path, info: ValidationInfo) -> Path:
+    """Relative paths of a config are relative to its file, wherever the command runs."""
+    base = (info.context or {}).get("folder")
+    return (Path(base) / path).resolve() if base is not None else path
+
+
+ConfigPath = Annotated[Path, AfterValidator(_from_config_folder)]
+
+
+class Section(BaseModel):
+    """A table of the config; a key it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSpec(Section):
+    """Where images and labels lie.
+
+    source 'folder': path has a folder for each class. 'manifest': path is a CSV of `image,label`.
+    'npz': arrays `images`, `labels`, `classes`. 'idx': path is the images file and `labels` the
+    labels file, or path is a folder with the standard names. 'cifar100': the `cifar-100-python` folder.
+    'fashion_mnist': the bundled subset. `split`: 'train' or 'test', for those that have both.
+    """
+
+    source: Literal["folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist"]
+    path: ConfigPath | None = None
+    labels: ConfigPath | None = None
+    split: Literal["train", "test"] | None = None
+    image_column: str = "image"
+    label_column: str = "label"
+    root: ConfigPath | None = None
+
+
+CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
+"""A CSV file, or a table `{wanted class = "class"}` or `{wanted class = {class = probability}}`."""
+
+
+class CenterSpec(SourceSpec):
+    """A center: a source, the space it labels in (none: it has no labels), and its correspondence."""
+
+    name: str = Field(min_length=1)
+    space: str | None = None
+    correspondence: CorrespondenceSpec | None = None
+
+
+class ReferenceSpec(SourceSpec):
+    """The reference center; it labels in the wanted space."""
+
+    name: str = "reference"
+
+
+class TestSpec(SourceSpec):
+    """Test images, labelled in `space` (the wanted one if not said)."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of the name
+
+    space: str | None = None
+
+
+class BenchmarkSpec(Section):
+    """One labelled set split into a federation.
+
+    data: the set; test: its test part (not needed for sources that have one).
+    wanted: the space of the reference center. spaces: how many centers label in each other space.
+    split 'iid' or 'non-iid' with `gamma`; `per_class` images a class at the reference center; `samples`
+    at each center (none: as many as there are).
+    """
+
+    data: SourceSpec
+    test: SourceSpec | None = None
+    wanted: str
+    spaces: dict[str, Annotated[int, Field(ge=0)]]
+    split: Literal["iid", "non-iid"] = "iid"
+    gamma: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    per_class: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1)] | None = None
+
+
+class ImageSpec(Section):
+    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory."""
+
+    size: int | tuple[int, int] | None = None
+    channels: Literal[1, 3] | None = None
+    cache: ConfigPath | None = None
+    memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
+
+    def options(self) -> ImageOptions:
+        size = (self.size, self.size) if isinstance(self.size, int) else self.size
+        cache = self.cache or Path.home() / ".cache" / "fedmt"
+        return ImageOptions(size, self.channels, cache, int(self.memory_limit_gib * 2**30))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The config's label spaces, and its correspondences from the wanted space into the others."""
+
+    spaces: Mapping[str, LabelSpace]
+    correspondences: Mapping[str, CorrespondenceSpec]
+    where: str
+
+    def space(self, name: str, where: str) -> LabelSpace:
+        if name not in self.spaces:
+            known = listed(self.spaces) if self.spaces else "none"
+            raise FedmtError(
+                f"{where}: label space '{name}' is not in [spaces].{nearest(name, self.spaces)} "
+                f"Known: {known}."
+            )
+        return self.spaces[name]
+
+    def correspondence(
+        self, wanted: LabelSpace, space: LabelSpace, own: CorrespondenceSpec | None, where: str
+    ) -> Correspondence | None:
+        """A center's own correspondence, else that of its space, else None: to be estimated."""
+        if space == wanted:
+            return Correspondence.identity(wanted)
+        spec = own if own is not None else self.correspondences.get(space.name)
+        if spec is None:
+            return None
+        if isinstance(spec, Path):
+            return Correspondence.from_csv(spec, wanted, space)
+        return Correspondence.from_mapping(wanted, space, spec, where)
+
+
+def load_federation(
+    wanted: str,
+    reference: ReferenceSpec,
+    centers: list[CenterSpec],
+    tests: list[TestSpec],
+    images: ImageSpec,
+    vocabulary: Vocabulary,
+) -> Federation:
+    """A federation whose centers have sources of their own."""
+    options = images.options()
+    goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
+    where = f"center '{reference.name}'"
+    read, labels = _read(reference, options, goal, where)
+    first = Center(reference.name, read, goal, labels)
+    others = []
+    for spec in centers:
+        where = f"center '{spec.name}'"
+        if spec.space is None:
+            if spec.correspondence is not None:
+                raise FedmtError(f"{where} has a correspondence but no space; name the space it labels in.")
+            others.append(Center(spec.name, _read(spec, options, None, where)[0]))
+            continue
+        space = vocabulary.space(spec.space, where)
+        read, labels = _read(spec, options, space, where)
+        matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
+        others.append(Center(spec.name, read, space, labels, matrix))
+    held = []
+    for number, test in enumerate(tests, 1):
+        where = f"test {number}"
+        space = vocabulary.space(test.space or wanted, where)
+        read, labels = _read(test, options, space, where)
+        held.append(Center(where, read, space, labels))
+    return Federation(goal, first, tuple(others), tuple(held))
+
+
+def load_benchmark(
+    spec: BenchmarkSpec, images: ImageSpec, vocabulary: Vocabulary, seed: int
+) -> tuple[Federation, tuple[str, ...]]:
+    """A labelled set split into a federation, and sentences about what the split could not do as asked.
+
+    Labels in a space that the set does not have itself follow from the config's correspondence,
+    which must then be a partition.
+    """
+    options = images.options()
+    train = read_source(spec.data, options, _declared(spec.wanted, vocabulary), "benchmark", "train")
+    test_spec = spec.test or spec.data
+    if spec.test is None and spec.data.source not in ("cifar100", "fashion_mnist", "idx"):
+        raise FedmtError(
+            f"benchmark: source '{spec.data.source}' has no test part of its own; set benchmark.test."
+        )
+    test = read_source(test_spec, options, train.spaces.get(spec.wanted), "benchmark.test", "test")
+    if spec.wanted not in train.labels:
+        raise FedmtError(
+            f"benchmark: wanted space '{spec.wanted}' is not in the data, which has {listed(train.labels)}."
+        )
+    goal, truth = train.spaces[spec.wanted], train.labels[spec.wanted]
+    count = sum(spec.spaces.values())
+    split = _split(spec, truth, goal, count, seed)
+    reference = Center("reference", train.images[split.reference], goal, truth[split.reference])
+    tests = [Center("test", test.images, goal, test.labels[spec.wanted])]
+    centers: list[Center] = []
+    parts = iter(split.centers)
+    width = len(str(count))
+    for name, number in spec.spaces.items():
+        space, matrix, labels, test_labels = _other_space(name, goal, train, test, spec.wanted, vocabulary)
+        if space != goal:
+            tests.append(Center(f"test ({name})", test.images, space, test_labels))
+        for _ in range(number):
+            part = next(parts)
+            centers.append(
+                Center(
+                    f"center-{len(centers) + 1:0{width}d}",
+                    train.images[part],
+                    space,
+                    labels[part],
+                    matrix,
+                    truth[part],
+                )
+            )
+    return Federation(goal, reference, tuple(centers), tuple(tests)), split.notes
+
+
+def read_source(
+    spec: SourceSpec, options: ImageOptions, space: LabelSpace | None, where: str, split: str = ""
+) -> ImageSet:
+    """Reads a source; `split` is the part to read where the spec does not say."""
+    part: Literal["train", "test"] = spec.split or ("test" if split == "test" else "train")
+    if spec.source == "fashion_mnist":
+        return read_fashion_mnist(part, options)
+    if spec.path is None:
+        raise FedmtError(f"{where}: source '{spec.source}' needs a path.")
+    if spec.source == "cifar100":
+        return read_cifar100(spec.path, part, options)
+    if spec.source == "folder":
+        return read_folder(spec.path, options, space, labelled=space is not None)
+    if spec.source == "npz":
+        return read_npz(spec.path, options, space)
+    if spec.source == "manifest":
+        column = spec.label_column if space is not None else None
+        return read_manifest(
+            spec.path,
+            options,
+            space,
+            image_column=spec.image_column,
+            label_column=column,
+            root=spec.root,
+        )
+    if space is None and spec.path.is_dir():
+        raise FedmtError(f"{where}: an IDX folder has labels; name their space.")
+    if spec.path.is_dir():
+        assert space is not None
+        return read_mnist_folder(spec.path, part, options, space)
+    return read_idx(spec.path, spec.labels, options, space)
+
+
+def _read(
+    spec: SourceSpec, options: ImageOptions, space: LabelSpace | None, where: str
+) -> tuple[Tensor, Tensor | None]:
+    """Images and, where a space is named, labels in it."""
+    found = read_source(spec, options, space, where)
+    if space is None:
+        return found.images, None
+    if space.name not in found.labels:
+        has = listed(found.labels) if found.labels else "none"
+        raise FedmtError(f"{where}: no labels in space '{space.name}' in its data; it has {has}.")
+    if found.spaces[space.name] != space:
+        raise FedmtError(
+            f"{where}: space '{space.name}' in its data has other classes than in [spaces]: "
+            f"{listed(found.spaces[space.name])}."
+        )
+    return found.images, found.labels[space.name]
+
+
+def _declared(name: str, vocabulary: Vocabulary) -> LabelSpace | None:
+    return vocabulary.spaces.get(name)
+
+
+def _split(spec: BenchmarkSpec, truth: Tensor, goal: LabelSpace, count: int, seed: int) -> Split:
+    if spec.split == "iid":
+        return iid_split(truth, len(goal), spec.per_class, count, spec.samples, seed, goal.classes)
+    if spec.samples is None:
+        raise FedmtError("benchmark: the non-IID split needs `samples`, the number at each center.")
+    return non_iid_split(
+        truth, len(goal), spec.per_class, count, spec.samples, spec.gamma, seed, goal.classes
+    )
+
+
+def _other_space(
+    name: str, goal: LabelSpace, train: ImageSet, test: ImageSet, wanted: str, vocabulary: Vocabulary
+) -> tuple[LabelSpace, Correspondence | None, Tensor, Tensor]:
+    """A space of the benchmark: itself, its correspondence, and training and test labels in it."""
+    if name in train.labels:
+        space = train.spaces[name]
+        return space, _co_occurrence(train, wanted, name), train.labels[name], test.labels[name]
+    space = vocabulary.space(name, "benchmark.spaces")
+    matrix = vocabulary.correspondence(goal, space, None, f"correspondences.{name}")
+    if matrix is None:
+        raise FedmtError(
+            f"benchmark: the data has no labels in '{name}'; give correspondences.{name} to derive them."
+        )
+    return space, matrix, matrix.map_labels(train.labels[wanted]), matrix.map_labels(test.labels[wanted])
+
+
+def _co_occurrence(data: ImageSet, wanted: str, name: str) -> Correspondence:
+    """M from a set that has both labels: the paper's empirical matrix, over all of its samples."""
+    fine, coarse = data.spaces[wanted], data.spaces[name]
+    pairs = data.labels[name] * len(fine) + data.labels[wanted]
+    counts = torch.bincount(pairs, minlength=len(coarse) * len(fine)).view(len(coarse), len(fine)).double()
+    totals = counts.sum(0)
+    if (totals == 0).any():
+        missing = [c for c, n in zip(fine, totals.tolist(), strict=True) if n == 0]
+        raise FedmtError(f"benchmark: the data has no sample of {listed(missing)}.")
+    return Correspondence(counts / totals, fine, coarse, "benchmark")

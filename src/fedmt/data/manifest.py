@@ -1,0 +1,87 @@
+"""A CSV that names an image file and a label on each line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from fedmt.data.images import read_images
+from fedmt.data.imageset import ImageOptions, ImageSet
+from fedmt.errors import FedmtError, listed, nearest
+from fedmt.labels import LabelSpace
+
+
+def read_manifest(
+    path: str | Path,
+    options: ImageOptions,
+    space: LabelSpace | None = None,
+    space_name: str = "labels",
+    image_column: str = "image",
+    label_column: str | None = "label",
+    root: Path | None = None,
+) -> ImageSet:
+    """The images and labels that the comma-separated table `path` names, in its order.
+
+    Image files are absolute, or relative to `root`, by default the table's own folder. Without
+    `space` the sorted labels are the classes of a space called `space_name`. With
+    `label_column=None` the set is unlabelled.
+    """
+    path = Path(path)
+    base = path.parent if root is None else Path(root)
+    columns = [image_column] if label_column is None else [image_column, label_column]
+    files, names, where = [], [], []
+    for line, cells in _rows(path, columns):
+        place = f"{path}, line {line}"
+        for column, cell in zip(columns, cells, strict=True):
+            if not cell:
+                raise FedmtError(f"{place}: the column '{column}' is empty; fill it in or remove the line.")
+        files.append(base / cells[0])
+        names.append(cells[-1])
+        where.append(place)
+    if not files:
+        raise FedmtError(f"{path}: no images; expected a line for each image below the header.")
+    if label_column is None:
+        return ImageSet(read_images(files, where, options))
+    space = space or LabelSpace(space_name, sorted(set(names)))
+    # Labels first: they are quickly checked, and decoding may take long.
+    labels = torch.tensor([space.index(name, place) for name, place in zip(names, where, strict=True)])
+    return ImageSet(read_images(files, where, options), {space.name: labels}, {space.name: space})
+
+
+def _rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """(line number in the file, stripped cells of `columns`) of each row that is not blank."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [cell.strip() for cell in next(reader, [])]
+            positions = [_position(column, header, path) for column in columns]
+            for row in reader:
+                if not any(cell.strip() for cell in row):
+                    continue
+                if len(row) != len(header):
+                    raise FedmtError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells, expected {len(header)} as in the "
+                        "header; put a cell that contains a comma in double quotes."
+                    )
+                yield reader.line_num, [row[i].strip() for i in positions]
+    except UnicodeDecodeError:
+        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
+    except csv.Error as error:
+        raise FedmtError(f"{path}, line {reader.line_num}: not a comma-separated table ({error}).") from None
+    except OSError as error:
+        raise FedmtError(f"{path}: cannot read the table ({error.strerror}); correct its path.") from None
+
+
+def _position(column: str, header: list[str], path: Path) -> int:
+    if header.count(column) == 1:
+        return header.index(column)
+    if column in header:
+        raise FedmtError(f"{path}, line 1: several columns are called '{column}'; rename all but one.")
+    hint = nearest(column, header)
+    if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
+        hint = " The table must be separated by commas."
+    found = listed(header) or "none"
+    raise FedmtError(f"{path}, line 1: no column '{column}'; the columns are {found}.{hint}")

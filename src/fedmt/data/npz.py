@@ -1,0 +1,118 @@
+"""NumPy archives: `images`, and `labels` as strings, or as integers with their names in `classes`."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedmt.data.imageset import ImageOptions, ImageSet, conform
+from fedmt.errors import FedmtError, listed
+from fedmt.labels import LabelSpace
+
+Array = npt.NDArray[Any]
+
+
+def read_npz(
+    path: str | Path, options: ImageOptions, space: LabelSpace | None = None, space_name: str = "labels"
+) -> ImageSet:
+    """The archive `path`.
+
+    images: uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], C 1 or 3.
+    labels: strings [N], or integers [N] that are positions in `classes`, strings [J]. Without them
+        the set is unlabelled.
+
+    Without `space` the classes are those of `classes`, or the sorted labels, in a space called
+    `space_name`. With it, labels go by name, so the two may list their classes in different orders.
+    """
+    path = Path(path)
+    arrays = _load(path)
+    if "images" not in arrays:
+        raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(arrays) or 'none'}.")
+    images = _channels_first(arrays["images"], path)
+    if "labels" not in arrays:
+        return ImageSet(conform(images, options, str(path)))
+    labels = arrays["labels"]
+    if labels.shape != (len(images),):
+        raise FedmtError(
+            f"{path}: {len(images)} images but 'labels' of shape {labels.shape}; each image needs a label."
+        )
+    if labels.dtype.kind in "US":
+        names = _text(labels, "labels", path)
+        space = space or LabelSpace(space_name, sorted({name.strip() for name in names}))
+    elif labels.dtype.kind in "iu":
+        classes = _classes(arrays, path)
+        outside = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+        if outside.size:
+            raise FedmtError(
+                f"{path}: labels[{outside[0]}] is {labels[outside[0]]}, but 'classes' has {len(classes)} "
+                f"names (0 to {len(classes) - 1})."
+            )
+        names = [classes[int(i)] for i in labels]
+        space = space or LabelSpace(space_name, classes)
+    else:
+        raise FedmtError(f"{path}: 'labels' are {labels.dtype}; expected strings, or integers and 'classes'.")
+    # Looked up once a class; where the name is unknown, the error points at its first image.
+    known = {name: space.index(name, f"{path}, labels[{names.index(name)}]") for name in dict.fromkeys(names)}
+    positions = torch.tensor([known[name] for name in names])
+    return ImageSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
+
+
+def _load(path: Path) -> dict[str, Array]:
+    wanted = ("images", "labels", "classes")
+    try:
+        # Without pickle: an archive is data, and must not be able to run anything.
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise FedmtError(f"{path}: a single array; expected an .npz archive with 'images' and 'labels'.")
+        with archive:
+            return {name: archive[name] for name in archive.files if name in wanted}
+    except FileNotFoundError:
+        raise FedmtError(f"{path}: there is no such file; correct its path.") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if "pickle" in str(error).lower():
+            error = ValueError("it is no archive, or holds Python objects, which are not loaded")
+        raise FedmtError(f"{path}: cannot read the archive: {error}. Write it with numpy.savez.") from None
+
+
+def _channels_first(images: Array, path: Path) -> Tensor:
+    shape, images = images.shape, np.ascontiguousarray(images)
+    if images.dtype != np.uint8:
+        raise FedmtError(f"{path}: 'images' are {images.dtype}; expected uint8, values from 0 to 255.")
+    if len(shape) == 3:
+        return torch.from_numpy(images)[:, None]
+    first, last = len(shape) == 4 and shape[1] in (1, 3), len(shape) == 4 and shape[3] in (1, 3)
+    if first and last:
+        raise FedmtError(
+            f"{path}: 'images' of shape {shape} could be [N, H, W, C] or [N, C, H, W]; "
+            "drop the channels of grey images, giving [N, H, W], or make the images larger."
+        )
+    if first:
+        return torch.from_numpy(images)
+    if last:
+        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    raise FedmtError(
+        f"{path}: 'images' has shape {shape}; expected [N, H, W], [N, H, W, C] or [N, C, H, W] with C 1 or 3."
+    )
+
+
+def _classes(arrays: dict[str, Array], path: Path) -> list[str]:
+    if "classes" not in arrays:
+        raise FedmtError(f"{path}: 'labels' are integers, so an array 'classes' must name them, in order.")
+    classes = arrays["classes"]
+    if classes.ndim != 1 or classes.dtype.kind not in "US":
+        raise FedmtError(f"{path}: 'classes' is {classes.dtype} {classes.shape}; expected a list of names.")
+    return _text(classes, "classes", path)
+
+
+def _text(array: Array, name: str, path: Path) -> list[str]:
+    try:
+        return [item.decode() if isinstance(item, bytes) else str(item) for item in array.tolist()]
+    except UnicodeDecodeError:
+        raise FedmtError(f"{path}: '{name}' are bytes that are not UTF-8; store them as strings.") from None

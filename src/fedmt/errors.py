@@ -1,0 +1,27 @@
+"""The one exception a user's mistake raises.
+
+Its message names the file, line, center or class, says what was expected and what to do; the
+command line prints it without a traceback and exits with status 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedmtError(Exception):
+    """Something the user can mend: bad data, a bad config, a folder in the way."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the known word nearest to `word`, else an empty string."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def listed(words: Iterable[str], limit: int = 8) -> str:
+    """Words as a readable list, cut after `limit`: `'a', 'b' and 3 more`."""
+    words = list(words)
+    shown = ", ".join(f"'{w}'" for w in words[:limit])
+    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"

@@ -1,0 +1,133 @@
+"""One run, from a config to a finished run folder: the loop that ties the engine to the disk."""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+import fedmt
+from fedmt.config import Config, dump_config
+from fedmt.data.center import Federation
+from fedmt.engines.local import LocalEngine, Record, pick_device
+from fedmt.errors import FedmtError
+from fedmt.runs.folder import RunFolder
+
+
+class Observer(Protocol):
+    """Who watches a run: a progress display, a test, a notebook. Each call may raise `Stopped`."""
+
+    def started(self, federation: Federation, rounds: int, done: int, notes: tuple[str, ...]) -> None: ...
+    def center(self, round: int, name: str) -> None: ...
+    def round(self, record: Record) -> None: ...
+
+
+class Silent:
+    """An observer that says nothing."""
+
+    def started(self, federation: Federation, rounds: int, done: int, notes: tuple[str, ...]) -> None:
+        pass
+
+    def center(self, round: int, name: str) -> None:
+        pass
+
+    def round(self, record: Record) -> None:
+        pass
+
+
+class Stopped(Exception):
+    """The user asked to stop; every finished round is saved."""
+
+
+def run(
+    config: Config, out: str | Path, resume: bool = False, observer: Observer | None = None
+) -> dict[str, Any]:
+    """Runs `config` in the folder `out` and returns its summary.
+
+    With `resume` a run that was stopped or killed goes on from its last finished round, to the same
+    weights; a finished one is left as it is.
+    """
+    observer = observer or Silent()
+    device = pick_device(config.device)
+    method = config.build_method()
+    # The data is read before the folder is made: bad data leaves nothing behind.
+    federation, notes = config.build_federation()
+    engine = build_engine(config, federation, device)
+    engine.on_center = observer.center
+    text = dump_config(config)
+    folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
+    state = folder.load()
+    folder.rewind(state.round if state is not None else -1)
+    rounds = method.training.rounds
+    observer.started(federation, rounds, state.round if state is not None else 0, notes)
+    if state is None:
+        begin = time.perf_counter()
+        state, record = engine.start()
+        _finish_round(folder, engine, state, record, begin, observer, save=True)
+    while state.round < rounds:
+        begin = time.perf_counter()
+        state, record = engine.round(state)
+        due = state.round % config.checkpoint_every == 0 or state.round == rounds
+        _finish_round(folder, engine, state, record, begin, observer, save=due)
+    summary = summarise(config, folder.metrics(), device)
+    folder.write_summary(summary)
+    return summary
+
+
+def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:
+    """The engine at the run's starting weights, which follow from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = config.build_model(federation)
+    return LocalEngine(
+        federation, config.build_method(), model, config.seed, device, precision=config.precision
+    )
+
+
+def _finish_round(
+    folder: RunFolder,
+    engine: LocalEngine,
+    state: Any,
+    record: Record,
+    begin: float,
+    observer: Observer,
+    save: bool,
+) -> None:
+    record["seconds"]["total"] = round(time.perf_counter() - begin, 4)
+    broken = [k for k, v in state.weights.items() if not bool(v.isfinite().all())]
+    if broken:
+        raise FedmtError(
+            f"round {state.round}: the model's weights are no longer finite ({broken[0]}). Lower "
+            "training.learning_rate or set training.clip; the rounds before are saved."
+        )
+    folder.append_metrics(record)
+    if save:
+        folder.save(state)
+    observer.round(record)
+
+
+def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
+    """The headline is the last round's accuracy; the best is beside it, marked as such."""
+    last = metrics[-1]
+    best: dict[str, float] = {}
+    for record in metrics:
+        for space, accuracy in record["accuracy"].items():
+            best[space] = max(accuracy, best.get(space, 0.0))
+    return {
+        "method": config.method["name"],
+        "rounds": last["round"],
+        "accuracy": last["accuracy"],
+        "best_accuracy_of_any_round": best,
+        "seconds": round(sum(r["seconds"]["total"] for r in metrics), 1),
+        "seed": config.seed,
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "fedmt": fedmt.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }

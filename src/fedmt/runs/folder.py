@@ -1,0 +1,246 @@
+"""The run folder: what a run leaves behind, and from which it goes on after a kill.
+
+    config.toml        the resolved config
+    metrics.jsonl      a line a round
+    checkpoints/       round-000012.safetensors, the last two
+    summary.json       when the run is finished
+
+Files are replaced atomically. A round's metrics are written before its checkpoint, so that a kill
+between the two costs a line that resuming writes again, never one that is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedmt.engines.state import State
+from fedmt.errors import FedmtError
+
+KEEP = 2
+"""Checkpoints kept: the last, and the one before in case the last is damaged."""
+
+
+class RunFolder:
+    """One run on disk. Open it with `create` or `resume`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.summary_file = path / "summary.json"
+        self.checkpoints = path / "checkpoints"
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: str | Path, config: str) -> RunFolder:
+        """A new run in a new or empty folder."""
+        folder = cls(Path(path))
+        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+            what = "already holds a run" if folder.config_file.exists() else "is not empty"
+            raise FedmtError(
+                f"{folder.path} {what}. Go on with it by --resume, or choose another folder by --out."
+            )
+        folder._begin(config)
+        return folder
+
+    @classmethod
+    def resume(cls, path: str | Path, config: str) -> RunFolder:
+        """The run in `path`, if it is of the same config; a folder that was killed before its config was
+        written, or is not there, begins anew."""
+        folder = cls(Path(path))
+        if not folder.config_file.exists():
+            strangers = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
+            if [name for name in strangers if not name.endswith(".tmp")]:
+                raise FedmtError(
+                    f"{folder.path} holds files but no run (no config.toml); choose another --out."
+                )
+            folder._begin(config)
+            return folder
+        before = folder.config_file.read_text(encoding="utf-8")
+        if before != config:
+            raise FedmtError(
+                f"{folder.path} holds another run: its config differs in {_differences(before, config)}. "
+                "Give the config it was started with, or another --out."
+            )
+        return folder
+
+    def _begin(self, config: str) -> None:
+        with writing(self.path):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.config_file, config.encode())
+
+    # -- metrics and summary ----------------------------------------------------------------------
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, allow_nan=False, default=str) + "\n"
+        with writing(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(line)
+            _flush(file)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The recorded rounds; a last line that a kill cut short is passed over."""
+        if not self.metrics_file.exists():
+            return []
+        records = []
+        lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                if number < len(lines):
+                    raise FedmtError(f"{self.metrics_file}, line {number}: not valid JSON.") from None
+        return records
+
+    def rewind(self, round: int) -> None:
+        """Forgets the metrics of rounds after `round`: they will be computed again."""
+        kept = [r for r in self.metrics() if r["round"] <= round]
+        if self.metrics_file.exists():
+            text = "".join(json.dumps(r, allow_nan=False) + "\n" for r in kept)
+            write_atomically(self.metrics_file, text.encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomically(self.summary_file, (json.dumps(summary, indent=2) + "\n").encode())
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def save(self, state: State) -> None:
+        """Writes the state, then drops checkpoints older than the one before."""
+        tensors = _flatten(state)
+        metadata = {"round": str(state.round), "digest": _digest(tensors), "format": "fedmt-1"}
+        write_atomically(self._checkpoint(state.round), safetensors.torch.save(tensors, metadata))
+        for old in self._saved()[:-KEEP]:
+            old.unlink(missing_ok=True)
+
+    def load(self) -> State | None:
+        """The state to go on from, or None if no round was finished."""
+        saved = self._saved()
+        if not saved:
+            return None
+        try:
+            return load_checkpoint(saved[-1])
+        except FedmtError as error:
+            before = saved[-2] if len(saved) > 1 else None
+            try:
+                if before is not None:
+                    load_checkpoint(before)
+                    offer = (
+                        f"The one before, {before.name}, is intact: delete the damaged file to go on from it."
+                    )
+                else:
+                    offer = "There is no other; choose another --out to begin anew."
+            except FedmtError:
+                offer = f"So is the one before, {before}; choose another --out to begin anew."
+            raise FedmtError(f"{error} {offer}") from None
+
+    def _checkpoint(self, round: int) -> Path:
+        return self.checkpoints / f"round-{round:06d}.safetensors"
+
+    def _saved(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("round-*.safetensors"))
+
+
+def load_checkpoint(path: Path) -> State:
+    """Reads and verifies one checkpoint file."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FedmtError(f"{path}: the checkpoint is damaged ({error}).") from None
+    if metadata.get("format") != "fedmt-1" or metadata.get("digest") != _digest(tensors):
+        raise FedmtError(f"{path}: the checkpoint is damaged (its contents do not match their digest).")
+    weights: dict[str, Tensor] = {}
+    velocity: dict[str, Tensor] = {}
+    kept: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, name = key.split("/", 1)
+        if kind == "weights":
+            weights[name] = value
+        elif kind == "velocity":
+            velocity[name] = value
+        else:
+            center, item = name.rsplit("/", 1)
+            kept.setdefault(center, {})[item] = value
+    return State(int(metadata["round"]), weights, velocity, kept)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file whole: a reader, or a kill, sees the old or the new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                _flush(file)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a failure to write into an error that says what is safe and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise FedmtError(
+                f"{path}: the disk is full. Nothing that was finished is lost: free some space, then go "
+                "on with --resume."
+            ) from None
+        raise FedmtError(f"{path}: cannot write ({error.strerror or error}).") from None
+
+
+def _flush(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flatten(state: State) -> dict[str, Tensor]:
+    flat = {f"weights/{k}": v for k, v in state.weights.items()}
+    flat |= {f"velocity/{k}": v for k, v in state.velocity.items()}
+    for center, items in state.kept.items():
+        flat |= {f"kept/{center}/{k}": v for k, v in items.items()}
+    return {k: v.detach().cpu().contiguous() for k, v in sorted(flat.items())}
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Safetensors notices a truncated file, not a flipped bit; this does."""
+    digest = hashlib.blake2b(digest_size=16)
+    for key in sorted(tensors):
+        value = tensors[key].contiguous()
+        digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.view(-1).view(torch.uint8).numpy().data if value.numel() else b"")
+    return digest.hexdigest()
+
+
+def _differences(before: str, after: str) -> str:
+    """The keys of two TOML configs that differ."""
+    old, new = _paths(tomllib.loads(before)), _paths(tomllib.loads(after))
+    keys = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
+    shown = [f"{k} ({old.get(k, 'not set')!r} there, {new.get(k, 'not set')!r} here)" for k in keys[:4]]
+    return ", ".join(shown) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
+
+
+def _paths(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= _paths(inner, f"{prefix}.{key}" if prefix else key)
+    return found

@@ -1,0 +1,90 @@
+"""Static batch normalisation (SemiFL): statistics of un-augmented images, taken when they are needed.
+
+While training, a layer normalises by the statistics of its batch and keeps none: running averages
+over augmented views of one center would not fit another's images. Before pseudo-labelling and
+testing, each center runs its un-augmented images through the model once, and the statistics are
+pooled. They leave a center beside the weights, so this is a choice (`training.batch_norm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Statistics = dict[str, Tensor]
+"""`<layer>.running_mean` and `<layer>.running_var` of every batch-norm layer."""
+
+
+def layers(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The batch-norm layers that hold statistics, by name."""
+    return {
+        n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is not None
+    }
+
+
+def keep_no_statistics(model: nn.Module, static: bool) -> None:
+    """Whether training leaves the layers' running statistics alone (static) or updates them (ordinary)."""
+    for layer in layers(model).values():
+        # With this flag off a layer in training mode uses its batch and touches no buffer, while in
+        # evaluation mode it still uses the buffers it has.
+        layer.track_running_stats = not static
+
+
+@torch.no_grad()
+def measure(model: nn.Module, batches: Iterable[Tensor]) -> Statistics:
+    """Statistics of the model's layers over batches of images [B, C, H, W] in [0, 1].
+
+    The mean over batches of each batch's mean and variance. The model is left in evaluation mode.
+    """
+    found = layers(model)
+    if not found:
+        return {}
+    before = {name: (layer.momentum, layer.track_running_stats) for name, layer in found.items()}
+    for layer in found.values():
+        layer.track_running_stats = True
+        layer.reset_running_stats()
+        layer.momentum = None  # cumulative mean
+    model.train()
+    for batch in batches:
+        model(batch)
+    model.eval()
+    statistics = {}
+    for name, layer in found.items():
+        layer.momentum, layer.track_running_stats = before[name]
+        assert layer.running_mean is not None and layer.running_var is not None
+        statistics[f"{name}.running_mean"] = layer.running_mean.clone()
+        statistics[f"{name}.running_var"] = layer.running_var.clone()
+    return statistics
+
+
+def pool(parts: Iterable[tuple[float, Statistics]]) -> Statistics:
+    """The statistics of several centers' images together, from each one's weight (samples) and own.
+
+        mean = sum w_c mean_c / W,        var = sum w_c (var_c + mean_c^2) / W - mean^2
+
+    A running mean, so that memory does not grow with the number of centers; in float64.
+    """
+    total = 0.0
+    means: Statistics = {}
+    seconds: Statistics = {}
+    for weight, statistics in parts:
+        total += weight
+        for key, value in statistics.items():
+            if not key.endswith("running_mean"):
+                continue
+            variance = statistics[key.removesuffix("mean") + "var"].double()
+            mean = value.double()
+            second = variance + mean.square()
+            if key not in means:
+                means[key], seconds[key] = mean, second
+            else:
+                means[key] = means[key] + (mean - means[key]) * (weight / total)
+                seconds[key] = seconds[key] + (second - seconds[key]) * (weight / total)
+    pooled = {}
+    for key, mean in means.items():
+        pooled[key] = mean.float()
+        pooled[key.removesuffix("mean") + "var"] = (seconds[key] - mean.square()).clamp_min(0).float()
+    return pooled

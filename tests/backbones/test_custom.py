@@ -1,0 +1,90 @@
+"""A user's own network: found in the working directory, and each mistake named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from fedmt.backbones.custom import custom
+from fedmt.errors import FedmtError
+
+SOURCE = """
+from torch import nn
+SIZE = 3
+def build(classes, channels):
+    return nn.Conv2d(channels, classes, 3)
+class Net(nn.Linear):
+    def __init__(self, *, classes, channels):
+        super().__init__(channels, classes)
+def stingy(classes):
+    return nn.Identity()
+def late(classes, channels):
+    import fedmt_test_helper
+    return fedmt_test_helper.network
+def wrong(classes, channels):
+    return [classes, channels]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "fedmt_test_net.py").write_text(SOURCE)
+    (tmp_path / "fedmt_test_helper.py").write_text("from torch import nn\nnetwork = nn.Identity()\n")
+    (tmp_path / "fedmt_test_lacking.py").write_text("import fedmt_test_nothing\n")
+    (tmp_path / "fedmt_test_broken.py").write_text("1 / 0\n")
+    (tmp_path / "fedmt_test_package").mkdir()
+    (tmp_path / "fedmt_test_package" / "inner.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield tmp_path
+    assert sys.path == path
+    for name in [name for name in sys.modules if name.startswith("fedmt_test_")]:
+        del sys.modules[name]
+
+
+def test_a_function_in_the_working_directory() -> None:
+    network = custom("fedmt_test_net:build", classes=5, channels=1)
+    assert isinstance(network, nn.Conv2d)
+    assert network.weight.shape == (5, 1, 3, 3)
+
+
+def test_a_class_inside_a_package() -> None:
+    network = custom("fedmt_test_package.inner:Net", classes=5, channels=2)
+    assert isinstance(network, nn.Linear)
+    assert network.weight.shape == (5, 2)
+
+
+def test_imports_inside_the_call_work() -> None:
+    assert isinstance(custom("fedmt_test_net:late", 5, 1), nn.Identity)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("fedmt_test_net", "expected 'package.module:callable'"),
+        ("fedmt_test_net:", "expected 'package.module:callable'"),
+        (":build", "expected 'package.module:callable'"),
+        ("nets/fedmt_test_net.py:build", "expected 'package.module:callable'"),
+        ("fedmt_test_absent:build", "no module 'fedmt_test_absent'"),
+        ("fedmt_test_package.absent:build", "no module 'fedmt_test_package.absent'"),
+        ("fedmt_test_absent.inner:build", "no module 'fedmt_test_absent'"),
+        (
+            "fedmt_test_lacking:build",
+            "importing 'fedmt_test_lacking' raised ModuleNotFoundError: No module named 'fedmt_test_nothing'",
+        ),
+        ("fedmt_test_broken:build", "importing 'fedmt_test_broken' raised ZeroDivisionError"),
+        ("fedmt_test_net:biuld", "has no 'biuld'. Did you mean 'build'?"),
+        ("fedmt_test_net:SIZE", "'SIZE' is of type int, expected a function or class"),
+        ("fedmt_test_net:stingy", "calling stingy(classes=5, channels=1) raised TypeError"),
+        ("fedmt_test_net:wrong", "gave an object of type list, expected a torch.nn.Module"),
+    ],
+)
+def test_each_mistake_is_named(spec: str, expected: str) -> None:
+    with pytest.raises(FedmtError) as caught:
+        custom(spec, classes=5, channels=1)
+    assert f"'{spec}'" in str(caught.value)
+    assert expected in str(caught.value)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from fedmt.data import ImageOptions, ImageSet, read_manifest
+from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
+
+SPACE = LabelSpace("diagnosis", ["nevus", "melanoma"])
+
+
+@pytest.fixture(autouse=True)
+def pictures(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name, shade in (("a", 10), ("b", 20)):
+        Image.new("L", (4, 4), shade).save(tmp_path / "images" / f"{name}.png")
+
+
+def read(folder: Path, text: str | bytes, **options: Any) -> ImageSet:
+    table = folder / "berlin.csv"
+    table.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_manifest(table, ImageOptions(), **options)
+
+
+def error_of(folder: Path, text: str | bytes, **options: Any) -> str:
+    with pytest.raises(FedmtError) as error:
+        read(folder, text, **options)
+    return str(error.value)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    absolute = tmp_path / "images" / "a.png"
+    text = f"\ufefflabel, image ,age\r\nnevus,images/b.png,40\r\n\r\nmelanoma,{absolute},50\r\n"
+    found = read(tmp_path, text)
+    assert found.images[:, 0, 0, 0].tolist() == [20, 10]
+    assert found.spaces["labels"].classes == ("melanoma", "nevus")
+    assert found.labels["labels"].tolist() == [1, 0]
+    assert read(tmp_path, text, space=SPACE).labels["diagnosis"].tolist() == [0, 1]
+
+
+def test_other_columns_root_and_unlabelled(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        "file,triage\na.png,urgent\n",
+        image_column="file",
+        label_column="triage",
+        root=tmp_path / "images",
+        space_name="triage",
+    )
+    assert found.spaces["triage"].classes == ("urgent",)
+    unlabelled = read(tmp_path, "image\nimages/a.png\n", label_column=None)
+    assert (len(unlabelled), unlabelled.labels, unlabelled.spaces) == (1, {}, {})
+
+
+def test_unknown_label_names_the_physical_line(tmp_path: Path) -> None:
+    text = 'image,label,note\nimages/a.png,nevus,"two\nlines"\n\nimages/b.png,melanom,\n'
+    message = error_of(tmp_path, text, space=SPACE)
+    assert "berlin.csv, line 5: label 'melanom'" in message and "Did you mean 'melanoma'" in message
+
+
+def test_missing_image_names_the_line(tmp_path: Path) -> None:
+    message = error_of(tmp_path, "image,label\nimages/a.png,nevus\nimages/c.png,nevus\n")
+    assert "berlin.csv, line 3" in message and "c.png" in message and "no such file" in message
+
+
+def test_damaged_image_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "images" / "b.png").write_text("damaged")
+    assert "berlin.csv, line 2" in error_of(tmp_path, "image,label\nimages/b.png,nevus\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("images,label\n", "line 1: no column 'image'; the columns are 'images', 'label'. Did you mean"),
+        ("image;label\n", "separated by commas"),
+        ("image,label,label\n", "several columns are called 'label'"),
+        ("", "no column 'image'; the columns are none"),
+        ("image,label\n", "no images"),
+        ("image,label\nimages/a.png\n", "line 2: 1 cells, expected 2"),
+        ("image,label\nimages/a.png,nevus,late, stage\n", "double quotes"),
+        ("image,label\nimages/a.png, \n", "line 2: the column 'label' is empty"),
+        ("image,label\n,nevus\n", "line 2: the column 'image' is empty"),
+        (b"image,label\na.png,n\xe6vus\n", "UTF-8"),
+        ("image,label\n" + "x" * 200_000, "line 2: not a comma-separated table"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str | bytes, said: str) -> None:
+    message = error_of(tmp_path, text)
+    assert "berlin.csv" in message and said in message
+
+
+def test_no_table(tmp_path: Path) -> None:
+    with pytest.raises(FedmtError, match=r"absent\.csv: cannot read"):
+        read_manifest(tmp_path / "absent.csv", ImageOptions())

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedmt.data import ImageOptions, ImageSet, read_npz
+from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
+
+RGB = np.random.default_rng(0).integers(0, 256, (3, 5, 6, 3), dtype=np.uint8)
+GREY = RGB[..., 0]
+SPACE = LabelSpace("triage", ["urgent", "routine"])
+
+
+def read(folder: Path, space: LabelSpace | None = None, **arrays: Any) -> ImageSet:
+    np.savez(folder / "set.npz", **arrays)
+    return read_npz(folder / "set.npz", ImageOptions(), space)
+
+
+def error_of(folder: Path, space: LabelSpace | None = None, **arrays: Any) -> str:
+    with pytest.raises(FedmtError) as error:
+        read(folder, space, **arrays)
+    assert "set.npz" in str(error.value)
+    return str(error.value)
+
+
+def test_layouts(tmp_path: Path) -> None:
+    expected = torch.from_numpy(RGB).permute(0, 3, 1, 2)
+    assert torch.equal(read(tmp_path, images=RGB).images, expected)
+    assert torch.equal(read(tmp_path, images=RGB.transpose(0, 3, 1, 2)).images, expected)
+    assert torch.equal(read(tmp_path, images=np.asfortranarray(GREY)).images, expected[:, :1])
+    assert torch.equal(read(tmp_path, images=GREY[..., None]).images, expected[:, :1])
+    assert read(tmp_path, images=RGB).labels == {}
+
+
+def test_labels(tmp_path: Path) -> None:
+    text = np.array(["urgent", "routine", "urgent"])
+    for labels in (text, text.astype(bytes)):
+        inferred = read(tmp_path, images=GREY, labels=labels)
+        assert inferred.spaces["labels"].classes == ("routine", "urgent")
+        assert inferred.labels["labels"].tolist() == [1, 0, 1]
+        assert read(tmp_path, SPACE, images=GREY, labels=labels).labels["triage"].tolist() == [0, 1, 0]
+    classes = ["routine", "none", "urgent"]
+    numbers: dict[str, Any] = {"labels": np.array([2, 0, 2], np.uint8), "classes": classes}
+    inferred = read(tmp_path, images=GREY, **numbers)
+    assert inferred.spaces["labels"].classes == ("routine", "none", "urgent")
+    assert inferred.labels["labels"].tolist() == [2, 0, 2]
+    assert read(tmp_path, SPACE, images=GREY, **numbers).labels["triage"].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"pictures": GREY}, "no array 'images'"),
+        ({"images": GREY.astype(np.float32)}, "float32; expected uint8"),
+        ({"images": np.zeros((2, 3, 5, 3), np.uint8)}, "could be"),
+        ({"images": np.zeros((2, 5, 5, 4), np.uint8)}, "(2, 5, 5, 4)"),
+        ({"images": np.zeros((2, 5), np.uint8)}, "(2, 5)"),
+        ({"images": np.zeros((0, 5, 5), np.uint8)}, "no images"),
+        ({"images": GREY, "labels": ["urgent"]}, "3 images but 'labels' of shape (1,)"),
+        ({"images": GREY, "labels": [0, 1, 2]}, "'classes' must name them"),
+        ({"images": GREY, "labels": [0, 1, 2], "classes": ["a", "b"]}, "labels[2] is 2"),
+        ({"images": GREY, "labels": [0, -1, 1], "classes": ["a", "b"]}, "labels[1] is -1"),
+        ({"images": GREY, "labels": [0, 1, 1], "classes": [1, 2]}, "expected a list of names"),
+        ({"images": GREY, "labels": [0.0, 1.0, 1.0]}, "float64"),
+        ({"images": GREY, "labels": np.array(["a", None, 1], object)}, "Python objects"),
+    ],
+)
+def test_bad_arrays(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
+    assert said in error_of(tmp_path, **arrays)
+
+
+def test_label_outside_the_space(tmp_path: Path) -> None:
+    message = error_of(tmp_path, SPACE, images=GREY, labels=["urgent", "routin", "urgent"])
+    assert "labels[1]: label 'routin'" in message and "Did you mean 'routine'" in message
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "set.npz", images=RGB)
+    whole = (tmp_path / "set.npz").read_bytes()
+    damaged = bytearray(whole)
+    damaged[100:140] = bytes(40)
+    for content in (b"", b"text", whole[: len(whole) // 2], bytes(damaged)):
+        (tmp_path / "bad.npz").write_bytes(content)
+        with pytest.raises(FedmtError, match=r"bad\.npz: cannot read"):
+            read_npz(tmp_path / "bad.npz", ImageOptions())
+    with pytest.raises(FedmtError, match=r"absent\.npz: there is no such file"):
+        read_npz(tmp_path / "absent.npz", ImageOptions())
+    np.save(tmp_path / "single.npy", GREY)
+    with pytest.raises(FedmtError, match="a single array"):
+        read_npz(tmp_path / "single.npy", ImageOptions())
