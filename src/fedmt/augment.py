@@ -200,7 +200,7 @@ def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Te
 
 
 def _solarize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    return torch.where(x >= 1 - magnitude, 1 - x, x)
+    return torch.where(x > 1 - magnitude, 1 - x, x)
 
 
 _PIXELWISE = {

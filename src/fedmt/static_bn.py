@@ -41,6 +41,7 @@ def measure(model: nn.Module, batches: Iterable[Tensor]) -> Statistics:
     """
     found = layers(model)
     if not found:
+        model.eval()
         return {}
     before = {name: (layer.momentum, layer.track_running_stats) for name, layer in found.items()}
     for layer in found.values():
