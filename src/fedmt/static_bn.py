@@ -48,7 +48,9 @@ def measure(model: nn.Module, batches: Iterable[Tensor]) -> Statistics:
         layer.track_running_stats = True
         layer.reset_running_stats()
         layer.momentum = None  # cumulative mean
-    model.train()
+    model.eval()  # dropout stays off: only the batch-norm layers learn here
+    for layer in found.values():
+        layer.train()
     for batch in batches:
         model(batch)
     model.eval()

@@ -80,7 +80,7 @@ class RunFolder:
 
     def _begin(self, config: str) -> None:
         with writing(self.path):
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.config_file, config.encode())
 
     # -- metrics and summary ----------------------------------------------------------------------
@@ -120,6 +120,8 @@ class RunFolder:
     def save(self, state: State) -> None:
         """Writes the state, then drops checkpoints older than the one before."""
         tensors = _flatten(state)
+        with writing(self.checkpoints):
+            self.checkpoints.mkdir(exist_ok=True)
         metadata = {"round": str(state.round), "digest": _digest(tensors), "format": "fedmt-1"}
         write_atomically(self._checkpoint(state.round), safetensors.torch.save(tensors, metadata))
         for old in self._saved()[:-KEEP]:

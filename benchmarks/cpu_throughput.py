@@ -1,0 +1,66 @@
+"""How much of a bare training loop's speed does the engine's client training keep on a CPU?
+
+Bare: forward and backward of the same network on ready-made batches of the same size and number of
+views; no data, no views made, no clipping, no optimizer. Engine: everything a center does in its local
+steps (gather, weak and strong views, mixing, three losses, backward, clipping, SGD). Both in one process,
+in alternating stretches, since the machine may be shared; the figure is the median ratio.
+
+    python benchmarks/cpu_throughput.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from fedmt.engines.local import random_numbers
+from fedmt.quickstart import quickstart_config
+from fedmt.run import build_engine
+
+STRETCHES = 11
+
+
+def main() -> None:
+    config = quickstart_config("FedMT (T)", seed=0)
+    federation, _ = config.build_federation()
+    engine = build_engine(config, federation, torch.device("cpu"))
+    center = federation.centers[0]
+    state, _ = engine.start()
+    engine.model.load_state_dict(state.weights, strict=False)
+    predictions = engine.predict(center.images)
+    plan = engine.method.center_round(center, predictions, {}, 1, random_numbers(0, 1, center.name))
+    assert plan.work is not None
+    views = 3 * config.training.batch_size
+    images = views * len(plan.work)
+
+    def engine_stretch() -> float:
+        begin = time.perf_counter()
+        assert plan.work is not None
+        engine._train(center, plan.work, 1)
+        return images / (time.perf_counter() - begin)
+
+    batch = torch.rand(views, *federation.image_shape).contiguous(memory_format=torch.channels_last)
+    target = torch.randint(len(federation.wanted), (views,))
+
+    def bare_stretch() -> float:
+        engine.model.train()
+        begin = time.perf_counter()
+        for _ in range(len(plan.work or ())):
+            loss = torch.nn.functional.cross_entropy(engine.model(batch), target)
+            engine.model.zero_grad(set_to_none=True)
+            loss.backward()
+        return images / (time.perf_counter() - begin)
+
+    engine_stretch(), bare_stretch()
+    pairs = [(engine_stretch(), bare_stretch()) for _ in range(STRETCHES)]
+    ratio = statistics.median(ours / bare for ours, bare in pairs)
+    best = (max(ours for ours, _ in pairs), max(bare for _, bare in pairs))
+    print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, {views} views a step")
+    print(f"engine {best[0]:,.0f} images/s, bare {best[1]:,.0f} images/s (best stretches)")
+    print(f"median ratio {ratio:.1%} over {STRETCHES} pairs of stretches")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""FedMT's part of a round against references, and one run that a wrong method would fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedmt import Correspondence
+from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
+from fedmt.engines.local import LocalEngine
+from fedmt.errors import FedmtError
+from fedmt.estimation import counting
+from fedmt.labels import posterior
+from fedmt.methods import FedMT, Training
+from fedmt.methods.base import sample_stream
+
+VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
+QUICK = Training(rounds=2, local_epochs=2, batch_size=7, warmup_epochs=0)
+
+
+def guesses(center, sharpness=4.0, seed=0):
+    """Probabilities [N, 10] that lean to the truth."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(center), 10, generator=generator)
+    logits[torch.arange(len(center)), center.truth] += sharpness
+    return logits.softmax(1)
+
+
+@pytest.mark.parametrize("projection_loss", ["proper", "double-softmax"])
+def test_center_loss_is_the_papers(make_federation, projection_loss):
+    """R^p + lambda_2 (L_fix + lambda_1 L_mix), in float64, by the equations, on the same views."""
+    center = make_federation().centers[0]
+    method = FedMT(QUICK, VIEWS, xi=0.7, lambda_1=0.3, lambda_2=0.6, projection_loss=projection_loss)
+    work = method.center_round(center, guesses(center), {}, 1, np.random.default_rng(0)).work
+    torch.manual_seed(0)
+    weights = torch.randn(784, 10, dtype=torch.float64) / 28
+
+    def model(x):
+        return x.double().flatten(1) @ weights
+
+    step = {k: v[1] for k, v in work.steps.items()}
+    losses = work.loss(model, center.images[step["index"]], step, work.tables)
+
+    own, partner = step["index"].tolist()[:7], step["index"].tolist()[7:]
+    views = weak(center.images[step["index"]], step["weak"], VIEWS)
+    share = float(step["share"])
+    matrix = center.correspondence.matrix.double()
+    pseudo, confident = work.tables["pseudo"].tolist(), work.tables["confident"].tolist()
+    strong_views = strong(views[:7], step["strong"], VIEWS)
+    r_p, l_fix, l_mix = [], [], []
+    for i in range(7):
+        f = model(views[i : i + 1]).softmax(1)[0]
+        projected = matrix @ f
+        if projection_loss == "double-softmax":
+            projected = projected.softmax(0)
+        r_p.append(-projected[center.labels[own[i]]].log())
+        strong_scores = model(strong_views[i : i + 1])
+        l_fix.append(confident[own[i]] * F.cross_entropy(strong_scores, torch.tensor([pseudo[own[i]]])))
+        scores = model(share * views[i : i + 1] + (1 - share) * views[7 + i : 8 + i])
+        mixed = share * F.cross_entropy(scores, torch.tensor([pseudo[own[i]]]))
+        mixed = mixed + (1 - share) * F.cross_entropy(scores, torch.tensor([pseudo[partner[i]]]))
+        l_mix.append(confident[own[i]] * mixed)
+    parts = [sum(terms) / 7 for terms in (r_p, l_fix, l_mix)]
+    for name, expected in zip(("projection", "fix", "mix"), parts, strict=True):
+        assert float(losses[name]) == pytest.approx(float(expected), rel=1e-5), name
+    assert float(losses["loss"]) == pytest.approx(
+        float(parts[0] + 0.6 * (parts[1] + 0.3 * parts[2])), rel=1e-5
+    )
+
+
+def test_which_samples_the_steps_visit(make_federation):
+    center = make_federation().centers[0]
+    probabilities = guesses(center)
+    for projection in ("all", "confident"):
+        method = FedMT(QUICK, VIEWS, xi=0.9, pseudo_labels="plain", projection=projection)
+        plan = method.center_round(center, probabilities, {}, 1, np.random.default_rng(1))
+        fix = plan.confident.nonzero().flatten().tolist()
+        assert 0 < len(fix) < len(center)
+        visited = plan.work.steps["index"][:, :7].flatten().tolist()
+        if projection == "all":
+            assert set(visited) == set(range(len(center)))
+        else:
+            assert set(visited) == set(fix)
+        # S_mix is drawn from all of the center, confident or not.
+        assert not set(plan.work.steps["index"][:, 7:].flatten().tolist()) <= set(fix)
+
+
+def test_pseudo_labels_plain_and_posterior(make_federation):
+    center = make_federation().centers[0]
+    probabilities = guesses(center, sharpness=2.0)
+    plain = FedMT(QUICK, VIEWS, xi=0.5, pseudo_labels="plain")
+    sharp = FedMT(QUICK, VIEWS, xi=0.5, pseudo_labels="posterior")
+    p = plain.center_round(center, probabilities, {}, 1, np.random.default_rng(0))
+    q = sharp.center_round(center, probabilities, {}, 1, np.random.default_rng(0))
+    assert torch.equal(p.pseudo_labels, probabilities.argmax(1))
+    expected = posterior(probabilities, center.correspondence.matrix, center.labels)
+    assert torch.equal(q.pseudo_labels, expected.argmax(1))
+    # A posterior pseudo-label always agrees with the center's own label; a plain one need not.
+    mapped = center.correspondence.map_labels(q.pseudo_labels)
+    assert torch.equal(mapped, center.labels)
+    assert not torch.equal(center.correspondence.map_labels(p.pseudo_labels), center.labels)
+    assert q.confident.sum() > p.confident.sum()
+
+
+def test_estimated_uses_no_given_matrix(make_federation):
+    """FedMT (E) must give the same plan whether the true M is written down or not."""
+    center = make_federation().centers[0]
+    blind = replace(center, correspondence=None)
+    wrong = replace(
+        center,
+        correspondence=Correspondence(
+            center.correspondence.matrix.flip(0) * 0.5 + 0.1, center.correspondence.fine, center.space
+        ),
+    )
+    method = FedMT(QUICK, VIEWS, xi=0.6, correspondence="estimated", estimator="counting")
+    plans = [
+        method.center_round(c, guesses(center), {}, 1, np.random.default_rng(0))
+        for c in (center, blind, wrong)
+    ]
+    for plan in plans[1:]:
+        assert torch.equal(plan.work.tables["matrix"], plans[0].work.tables["matrix"])
+        assert torch.equal(plan.pseudo_labels, plans[0].pseudo_labels)
+    expected = counting(guesses(center), center.labels, 5, 0.6)
+    assert torch.equal(plans[0].keep["correspondence"], expected.matrix)
+    assert plans[0].facts["filled_columns"] == expected.filled.sum()
+    assert plans[0].facts["correspondence_error"] > 0 and "correspondence_error" not in plans[1].facts
+
+
+def test_an_estimate_with_an_impossible_label_costs_no_infinite_loss(make_federation):
+    """No confident sample carries label 0: its row of M-hat is zero, its loss must stay finite."""
+    center = make_federation().centers[0]
+    probabilities = guesses(center, sharpness=8.0)
+    probabilities[center.labels == 0] = 0.1
+    method = FedMT(QUICK, VIEWS, xi=0.9, correspondence="estimated", estimator="counting")
+    plan = method.center_round(center, probabilities, {}, 1, np.random.default_rng(0))
+    assert plan.keep["correspondence"][0].max() <= 1 / 5
+    weights = torch.randn(784, 10, requires_grad=True)
+    for number in range(len(plan.work)):
+        step = {k: v[number] for k, v in plan.work.steps.items()}
+        images = center.images[step["index"]]
+        loss = plan.work.loss(lambda x: x.flatten(1) @ weights, images, step, plan.work.tables)["loss"]
+        (gradient,) = torch.autograd.grad(loss, weights)
+        assert loss.isfinite() and gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"xi": 1.5}, "method.xi"),
+        ({"a": 0.0}, "method.a"),
+        ({"lambda_2": -1.0}, "method.lambda_2"),
+        ({"training": Training(local_epochs=0)}, "training.local_epochs"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(FedmtError, match=message):
+        FedMT(**options)
+
+
+@pytest.mark.parametrize(("samples", "epochs", "batch"), [(10, 3, 4), (3, 1, 50), (50, 2, 50), (7, 5, 1)])
+def test_sample_stream_passes_over_everything_each_epoch(samples, epochs, batch):
+    stream = sample_stream(np.arange(samples) + 100, epochs, batch, np.random.default_rng(0))
+    flat = stream.flatten()
+    assert stream.shape == (-(-epochs * samples // batch), batch)
+    for epoch in range(epochs):
+        assert set(flat[epoch * samples : (epoch + 1) * samples]) == set(range(100, 100 + samples))
+
+
+def test_rate_is_a_cosine():
+    training = Training(rounds=4, learning_rate=0.1)
+    expected = [0.1 * (1 + np.cos(np.pi * r / 4)) / 2 for r in range(4)]
+    assert [training.rate(r) for r in (1, 2, 3, 4)] == pytest.approx(expected)
+    assert training.rate(0) == training.rate(1)
+    assert replace(training, schedule="constant").rate(4) == 0.1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_right_correspondence_beats_a_shuffled_one(make_federation, make_model, seed):
+    """Real images: with M's columns shuffled the same run must end clearly worse."""
+    federation = make_federation(per_class=3, departments=2, layers=2, samples=200, seed=seed)
+    shuffled = []
+    for center in federation.centers:
+        m = center.correspondence
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(10))
+        shuffled.append(replace(center, correspondence=Correspondence(m.matrix[:, order], m.fine, m.coarse)))
+    training = Training(rounds=3, local_epochs=2, batch_size=25, reference_epochs=5,
+                        reference_batch_size=15, warmup_epochs=30, learning_rate=0.05)  # fmt: skip
+    accuracy = []
+    for version in (federation, replace(federation, centers=tuple(shuffled))):
+        engine = LocalEngine(version, FedMT(training, VIEWS, xi=0.8), make_model(version), seed)
+        state, record = engine.start()
+        for _ in range(training.rounds):
+            state, record = engine.round(state)
+        accuracy.append(record["accuracy"]["garment"])
+    assert accuracy[0] > accuracy[1] + 0.05, accuracy

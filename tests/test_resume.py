@@ -1,0 +1,194 @@
+"""A run that is killed and resumed ends in the weights, to the bit, of the run that was not."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedmt.config import load_config
+from fedmt.run import Stopped, run
+from fedmt.runs import folder as folder_module
+from fedmt.runs.folder import RunFolder
+
+CONFIG = """
+seed = 3
+[method]
+name = "fedmt"
+correspondence = "estimated"
+xi = 0.5
+[training]
+rounds = 4
+local_epochs = 1
+batch_size = 10
+reference_epochs = 1
+reference_batch_size = 10
+warmup_epochs = 5
+learning_rate = 0.05
+[augmentation]
+operations = ["rotate", "shear_x"]
+[model]
+backbone = "small_cnn"
+[benchmark]
+data = { source = "fashion_mnist" }
+wanted = "garment"
+spaces = { department = 2, layer = 1 }
+per_class = 2
+samples = 30
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Path, RunFolder]:
+    """The config, and the folder of the run that nobody disturbed."""
+    path = tmp_path_factory.mktemp("whole")
+    config = path / "federation.toml"
+    config.write_text(CONFIG)
+    run(load_config(config), path / "run")
+    return config, RunFolder(path / "run")
+
+
+def assert_same(found: RunFolder, expected: RunFolder) -> None:
+    one, two = found.load(), expected.load()
+    assert one is not None and two is not None and one.round == two.round == 4
+    for before, after in ((one.weights, two.weights), (one.velocity, two.velocity)):
+        assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+    for name in two.kept:
+        assert torch.equal(one.kept[name]["correspondence"], two.kept[name]["correspondence"])
+    plain = [
+        [{k: v for k, v in record.items() if k != "seconds"} for record in f.metrics()]
+        for f in (found, expected)
+    ]
+    assert plain[0] == plain[1]
+    assert found.config_file.read_text() == expected.config_file.read_text()
+    assert not list(found.path.rglob("*.tmp"))
+    assert json.loads(found.summary_file.read_text())["accuracy"] == plain[1][-1]["accuracy"]
+
+
+def command(config: Path, out: Path) -> list[str]:
+    # One thread, as in the undisturbed run: the bits depend on the number.
+    program = "import torch; torch.set_num_threads(1); from fedmt.cli import main; main()"
+    return [sys.executable, "-c", program, "run", str(config), "--out", str(out), "--resume"]
+
+
+def test_sigkill_at_several_points(whole, tmp_path):
+    """Kills as soon as the config, the first metrics, the first checkpoint and a later round are there."""
+    config, expected = whole
+    out = tmp_path / "run"
+    points = [
+        lambda: (out / "config.toml").exists(),
+        lambda: (out / "metrics.jsonl").exists(),
+        lambda: any((out / "checkpoints").glob("round-000001*")),
+        lambda: len((out / "metrics.jsonl").read_text().splitlines()) >= 4,
+    ]
+    kills = 0
+    for reached in points:
+        process = subprocess.Popen(command(config, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        limit = time.monotonic() + 120
+        while process.poll() is None and not reached():
+            assert time.monotonic() < limit, "the run did not get there"
+            time.sleep(0.002)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.communicate()
+    assert kills >= 3  # the last may have finished first on a fast machine
+    done = subprocess.run(command(config, out), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert_same(RunFolder(out), expected)
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing on the way may catch it, as nothing catches a SIGKILL."""
+
+
+def test_a_kill_at_every_write(whole, tmp_path, monkeypatch):
+    """Dies before and after each single file operation of the run, then resumes."""
+    config, expected = whole
+    settings = load_config(config)
+    real_flush, real_replace = folder_module._flush, Path.replace
+    calls = {"count": 0, "die_at": 10**9}
+
+    def counted(operation, *arguments):
+        calls["count"] += 1
+        if calls["count"] == calls["die_at"]:
+            raise Killed
+        result = operation(*arguments)
+        calls["count"] += 1
+        if calls["count"] == calls["die_at"]:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(folder_module, "_flush", lambda file: counted(real_flush, file))
+    monkeypatch.setattr(Path, "replace", lambda self, target: counted(real_replace, self, target))
+    out = tmp_path / "run"
+    deaths = 0
+    # A prime step: the deaths fall on ever other operations while the run still gets ahead.
+    for die_at in (1, 2, 3, 4, 5, 7, 9, 11, 12, 13, 14):
+        calls.update(count=0, die_at=die_at)
+        try:
+            run(settings, out, resume=True)
+        except Killed:
+            deaths += 1
+    assert deaths >= 8
+    calls["die_at"] = 10**9
+    run(settings, out, resume=True)
+    assert_same(RunFolder(out), expected)
+
+
+def test_stopping_and_resuming(whole, tmp_path):
+    """Ctrl-C raises `Stopped` at a center; what was finished stays."""
+    config, expected = whole
+
+    class Impatient:
+        def started(self, *_):
+            pass
+
+        def center(self, round, name):
+            if (round, name) == (3, "center-2"):
+                raise Stopped
+
+        def round(self, record):
+            pass
+
+    with pytest.raises(Stopped):
+        run(load_config(config), tmp_path / "run", observer=Impatient())
+    assert [r["round"] for r in RunFolder(tmp_path / "run").metrics()] == [0, 1, 2]
+    run(load_config(config), tmp_path / "run", resume=True)
+    assert_same(RunFolder(tmp_path / "run"), expected)
+
+
+def test_checkpoints_every_few_rounds(whole, tmp_path):
+    config, expected = whole
+    settings = load_config(config, ["checkpoint_every=3"])
+
+    class Impatient:
+        def started(self, *_):
+            pass
+
+        def center(self, round, name):
+            if round == 3:
+                raise Stopped
+
+        def round(self, record):
+            pass
+
+    with pytest.raises(Stopped):
+        run(settings, tmp_path / "run", observer=Impatient())
+    # Rounds 1 and 2 are in the metrics, but only round 0 is saved: both are computed again.
+    assert [r["round"] for r in RunFolder(tmp_path / "run").metrics()] == [0, 1, 2]
+    run(settings, tmp_path / "run", resume=True)
+    one, two = RunFolder(tmp_path / "run").load(), expected.load()
+    assert all(torch.equal(one.weights[k], two.weights[k]) for k in two.weights)
+    assert [r["round"] for r in RunFolder(tmp_path / "run").metrics()] == [0, 1, 2, 3, 4]
+
+
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+    config, expected = whole
+    before = expected.metrics_file.read_bytes()
+    run(load_config(config), expected.path, resume=True)
+    assert expected.metrics_file.read_bytes() == before
