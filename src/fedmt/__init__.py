@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-# Before torch is loaded: let idle OpenMP threads sleep. By default they spin, and beside any other busy
-# process that spinning was measured to make a loop of small operations over a hundred times slower.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before torch is loaded: idle OpenMP threads shall soon sleep. By default they spin for milliseconds, and
+# beside any other busy process that was measured to make a loop of small operations a hundred times slower.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError

@@ -73,11 +73,11 @@ def test_a_round_is_a_function_of_the_state(make_federation, make_model):
 def test_neither_order_nor_absence_changes_what_a_center_computes(make_federation, make_model):
     whole = make_federation()
     reversed_ = replace(whole, centers=tuple(reversed(whole.centers)))
-    one, records = rounds(engine(whole, make_model), 1)
+    one, _ = rounds(engine(whole, make_model), 1)
     two, _ = rounds(engine(reversed_, make_model), 1)
     assert same(one, two)
     alone = replace(whole, centers=whole.centers[1:2])
-    # The statistics of the centers that are there are pooled, so only the reference center's keep the rest equal.
+    # Pooled statistics depend on who is there; with the reference center's alone, all else is equal.
     method = FedMT(replace(QUICK, batch_norm="static-reference"), VIEWS, xi=0.6)
     _, with_others = rounds(engine(whole, make_model, method), 1)
     _, without = rounds(engine(alone, make_model, method), 1)
@@ -255,7 +255,9 @@ def test_accuracy_by_projection_is_counted_right(make_model):
     )
 
     class Fixed(torch.nn.Module):
-        weight = torch.nn.Parameter(torch.zeros(1))
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
 
         def forward(self, x: Tensor) -> Tensor:
             return (

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class SmallCNN(nn.Module):
-    """Four convolutions (32, 64, 64, 128 channels; 28x28 -> 14 -> 7 -> 7 -> 4), mean, linear.
+    """Four convolutions (16, 48, 48, 96 channels; 28x28 -> 14 -> 7 -> 7 -> 4), mean, linear.
 
     Strides instead of pooling: the first layers, which hold most of the cost at full resolution,
     run at a quarter of it. Input [B, channels, H, W] (about 28x28), output logits [B, classes].
@@ -15,12 +15,12 @@ class SmallCNN(nn.Module):
     def __init__(self, classes: int, channels: int = 1) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            _block(channels, 32, kernel=5, stride=2),
-            _block(32, 64, kernel=3, stride=2),
-            _block(64, 64, kernel=3, stride=1),
-            _block(64, 128, kernel=3, stride=2),
+            _block(channels, 16, kernel=5, stride=2),
+            _block(16, 48, kernel=3, stride=2),
+            _block(48, 48, kernel=3, stride=1),
+            _block(48, 96, kernel=3, stride=2),
         )
-        self.fc = nn.Linear(128, classes)
+        self.fc = nn.Linear(96, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.features(images)

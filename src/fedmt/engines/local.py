@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedmt import static_bn
 from fedmt.aggregation import RunningMean, fedavg
 from fedmt.data.center import Center, Federation
+from fedmt.engines.sgd import FlatSGD
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors
@@ -80,6 +81,7 @@ class LocalEngine:
     def __post_init__(self) -> None:
         self.model = self.model.to(self.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimizer = FlatSGD(self.model)
         self._float_keys = [k for k, v in self.model.state_dict().items() if v.is_floating_point()]
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         self.federation = self._placed(self.federation)
@@ -175,31 +177,34 @@ class LocalEngine:
         training = self.method.training
         static_bn.keep_no_statistics(self.model, training.batch_norm != "running")
         self.model.train()
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.SGD(
-            parameters,
-            lr=work.learning_rate,
-            momentum=training.momentum,
-            nesterov=training.nesterov and training.momentum > 0,
-            weight_decay=training.weight_decay,
-            fused=True,
-        )
+        self._optimizer.restart()
         steps = {key: value.to(self.device) for key, value in work.steps.items()}
         tables = {key: value.to(self.device) for key, value in work.tables.items()}
         sums: dict[str, Tensor] = {}
         # A backbone's own randomness (dropout) follows from the same three things as the batches.
         torch.manual_seed(int(random_numbers(self.seed, number, f"dropout of {center.name}").integers(2**62)))
-        for position in range(len(work)):
-            step = {key: value[position] for key, value in steps.items()}
-            losses = work.loss(self._forward, self._gather(center.images, step["index"]), step, tables)
-            optimizer.zero_grad(set_to_none=True)
-            losses["loss"].backward()
-            if training.clip > 0:
-                nn.utils.clip_grad_norm_(parameters, training.clip)
-            optimizer.step()
-            for key, value in losses.items():  # summed on the device: no waiting inside a round
-                sums[key] = sums[key] + value.detach() if key in sums else value.detach()
+        for first in range(0, len(work), self._steps_at_once(center, steps)):
+            chunk = {k: v[first : first + self._steps_at_once(center, steps)] for k, v in steps.items()}
+            views = work.views(self._gather(center.images, chunk["index"]), chunk)
+            for position, batch in enumerate(views):
+                step = {key: value[position] for key, value in chunk.items()}
+                losses = work.loss(self._forward(batch), step, tables)
+                losses["loss"].backward()
+                self._optimizer.step(
+                    work.learning_rate,
+                    training.momentum,
+                    training.nesterov,
+                    training.weight_decay,
+                    training.clip,
+                )
+                for key, value in losses.items():  # summed on the device: no waiting inside a round
+                    sums[key] = sums[key] + value.detach() if key in sums else value.detach()
         return {key: (value / len(work)).item() for key, value in sums.items()}
+
+    def _steps_at_once(self, center: Center, steps: Tensors) -> int:
+        """How many steps' views to make together: as many as their images take about a megapixel."""
+        pixels = steps["index"][0].numel() * center.images[0].numel()
+        return max(1, (1 << 20) // pixels)
 
     def _forward(self, images: Tensor) -> Tensor:
         with self._autocast:

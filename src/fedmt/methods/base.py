@@ -1,8 +1,9 @@
-"""What a method is: it says what each center computes in a round, as data and a loss.
+"""What a method is: it says what each center computes in a round, as data and two functions.
 
 A method knows no device, process or socket. For the reference center and for every other it
 returns a `LocalWork`: the inputs of each step (sample indices, uniform numbers for the views), the
-round's fixed tables (labels, pseudo-labels, M) and the loss of one step. An engine runs it.
+round's fixed tables (labels, pseudo-labels, M), how views are made of images, and the loss of the model's
+answers. An engine runs it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from fedmt.errors import FedmtError
 
 Tensors = Mapping[str, Tensor]
 
-Model = Callable[[Tensor], Tensor]
-"""Images [B, C, H, W] in [0, 1] to logits [B, K]."""
+ViewFunction = Callable[[Tensor, Tensors], Tensor]
+"""(images uint8 [S, ..., C, H, W] of S steps, those steps' inputs) to views [S, V, C, H, W] in [0, 1].
 
-LossFunction = Callable[[Model, Tensor, Tensors, Tensors], dict[str, Tensor]]
-"""(model, images uint8 [B, C, H, W], the step's inputs, the round's tables) to named scalars.
+Views of many steps are made at once, since many small operations cost more than a few large ones."""
+
+LossFunction = Callable[[Tensor, Tensors, Tensors], dict[str, Tensor]]
+"""(logits [V, K] of one step's views, the step's inputs, the round's tables) to named scalars.
 
 'loss' is what is minimised; the others are for the record."""
 
@@ -37,10 +40,11 @@ LossFunction = Callable[[Model, Tensor, Tensors, Tensors], dict[str, Tensor]]
 class LocalWork:
     """The steps of one center in one round.
 
-    steps: tensors whose first dimension is the step; 'index' [S, B] says which samples to gather.
+    steps: tensors whose first dimension is the step; 'index' [S, ...] says which samples to gather.
     tables: tensors that stay the same for the whole round.
     """
 
+    views: ViewFunction
     loss: LossFunction
     steps: Tensors
     tables: Tensors
@@ -149,19 +153,22 @@ class Method(ABC):
             "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
         }
         assert reference.labels is not None
-        return LocalWork(self.reference_loss, steps, {"label": reference.labels}, training.rate(round))
+        tables = {"label": reference.labels}
+        return LocalWork(self.reference_views, self.reference_loss, steps, tables, training.rate(round))
 
-    def reference_loss(
-        self, model: Model, images: Tensor, step: Tensors, tables: Tensors
-    ) -> dict[str, Tensor]:
-        """R_s: cross-entropy, the mean over a weak and a strong view of each sample."""
-        options, uniforms = self.augmentation, step["uniforms"]
-        plain = weak(images, uniforms[:, :WEAK_NUMBERS], options)
-        base = weak(images, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
-        views = torch.cat([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
-        target = tables["label"][step["index"]]
-        loss = F.cross_entropy(model(views), torch.cat([target, target]))
-        return {"loss": loss}
+    def reference_views(self, images: Tensor, steps: Tensors) -> Tensor:
+        """A weak and a strong view of each sample: images [S, B, C, H, W] to [S, 2B, C, H, W]."""
+        options = self.augmentation
+        flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)
+        plain = weak(flat, uniforms[:, :WEAK_NUMBERS], options)
+        base = weak(flat, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
+        views = torch.stack([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
+        pairs: Tensor = views.unflatten(1, images.shape[:2]).transpose(0, 1)
+        return pairs.flatten(1, 2)
+
+    def reference_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
+        """R_s: cross-entropy, the mean over both views of each sample."""
+        return {"loss": F.cross_entropy(logits, tables["label"][step["index"]].repeat(2))}
 
     @abstractmethod
     def center_round(

@@ -38,7 +38,7 @@ from fedmt.losses import (
     mix_loss,
     projected_cross_entropy,
 )
-from fedmt.methods.base import CenterRound, LocalWork, Method, Model, Tensors, at_least, sample_stream
+from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors, at_least, sample_stream
 
 SMOOTHING = 0.01
 """Share of the uniform matrix mixed into M-hat: an early wrong zero in it must not be final, and a label
@@ -100,7 +100,7 @@ class FedMT(Method):
             rng,
         )
         partners = rng.choice(everything, size=batches.shape)  # S_mix: with replacement from S_c
-        index = np.concatenate([batches, partners], axis=1)
+        index = np.stack([batches, partners], axis=1)  # [S, 2, B]
         strong_shape = (*batches.shape, self.augmentation.strong_numbers)
         steps = {
             "index": torch.from_numpy(index),
@@ -109,20 +109,23 @@ class FedMT(Method):
             "share": torch.from_numpy(rng.beta(self.a, self.a, size=len(index)).astype(np.float32)),
         }
         tables = {"label": labels, "matrix": matrix, "pseudo": pseudo, "confident": confident.float()}
-        work = LocalWork(self.center_loss, steps, tables, self.training.rate(round))
+        work = LocalWork(self.center_views, self.center_loss, steps, tables, self.training.rate(round))
         return CenterRound(work, keep, pseudo, confident, facts)
 
-    def center_loss(self, model: Model, images: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
-        """`R^p + lambda_2 (L_fix + lambda_1 L_mix)` of one step.
+    def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
+        """Each batch weakly, strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 3B, C, H, W]."""
+        shape = images.shape[:3]
+        both = weak(images.flatten(0, 2), steps["weak"].flatten(0, 2), self.augmentation)
+        plain, partners = both.unflatten(0, shape).unbind(1)
+        distorted = strong(plain.flatten(0, 1), steps["strong"].flatten(0, 1), self.augmentation)
+        share = steps["share"].view(-1, 1, 1, 1, 1)
+        mixed = share * plain + (1 - share) * partners
+        return torch.cat([plain, distorted.view_as(plain), mixed], 1)
 
-        images: uint8 [2B, C, H, W], a batch and its mixing partners. Three views in one forward.
-        """
-        index, partner_index = step["index"].chunk(2)
-        views, partners = weak(images, step["weak"], self.augmentation).chunk(2)
-        mixed = partners.lerp(views, step["share"])  # share * x + (1 - share) * partner
-        batch = torch.cat([views, strong(views, step["strong"], self.augmentation), mixed])
-        plain_logits, strong_logits, mixed_logits = model(batch).chunk(3)
-
+    def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
+        """`R^p + lambda_2 (L_fix + lambda_1 L_mix)` of one step, from the logits [3B, K] of its views."""
+        index, partner_index = step["index"]
+        plain_logits, strong_logits, mixed_logits = logits.chunk(3)
         projection_loss = (
             projected_cross_entropy if self.projection_loss == "proper" else double_softmax_cross_entropy
         )
