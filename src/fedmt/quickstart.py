@@ -32,7 +32,6 @@ FEDERATED = {
     "reference_batch_size": 25,
     "warmup_epochs": 300,
     "learning_rate": 0.1,
-    "clip": 5.0,
     "server_momentum": 0.5,
 }
 # The reference center alone, at the rate and batch size that suit it best, for 800 epochs: twice as many
@@ -42,7 +41,6 @@ ALONE = {
     "reference_epochs": 40,
     "reference_batch_size": 10,
     "learning_rate": 0.05,
-    "clip": 5.0,
 }
 OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",
@@ -50,8 +48,8 @@ OPERATIONS = (
 
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Single": ({"name": "single"}, ALONE),
-    "FedMT (T)": ({"name": "fedmt", "correspondence": "given"}, FEDERATED),
-    "FedMT (E)": ({"name": "fedmt", "correspondence": "estimated"}, FEDERATED),
+    "FedMT (T)": ({"name": "fedmt", "correspondence": "given", "lambda_2": 0.5}, FEDERATED),
+    "FedMT (E)": ({"name": "fedmt", "correspondence": "estimated", "lambda_2": 0.5}, FEDERATED),
 }
 
 
@@ -63,7 +61,7 @@ def quickstart_config(method: str, seed: int) -> Config:
             "seed": seed,
             "method": options,
             "training": training,
-            "augmentation": {"operations": OPERATIONS},
+            "augmentation": {"operations": OPERATIONS, "flip": False},
             "model": {"backbone": "small_cnn"},
             "benchmark": {
                 "data": {"source": "fashion_mnist"},

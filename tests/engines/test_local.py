@@ -283,13 +283,15 @@ def test_a_device_that_is_not_there_is_an_error():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_makes_the_same_batches_and_close_weights(make_federation, make_model):
+    """The same few steps on both devices in float32; more of them would drift apart by rounding alone."""
     federation = make_federation()
-    method = FedMT(QUICK, VIEWS, xi=0.6)
+    training = replace(QUICK, warmup_epochs=1, reference_epochs=0, learning_rate=0.01)
+    method = FedMT(training, VIEWS, xi=0.1)
     cpu, _ = rounds(engine(federation, make_model, method), 1)
     cuda = LocalEngine(federation, method, make_model(federation), 0, torch.device("cuda"), "float32")
     found, _ = rounds(cuda, 1)
     for key, value in cpu.weights.items():
-        torch.testing.assert_close(found.weights[key].cpu(), value, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(found.weights[key].cpu(), value, rtol=1e-2, atol=5e-3)
 
 
 def test_numbers_of_a_center_are_drawn_from_its_own_stream(make_federation, make_model):

@@ -66,7 +66,8 @@ class LocalEngine:
     """Runs a method on a federation.
 
     model: images [B, C, H, W] in [0, 1] to logits [B, K]; its weights are the starting point.
-    precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA.
+    precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' means it: it switches
+        the process's TF32 convolutions off.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     """
 
@@ -85,6 +86,8 @@ class LocalEngine:
         self._float_keys = [k for k, v in self.model.state_dict().items() if v.is_floating_point()]
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         self.federation = self._placed(self.federation)
+        if self.precision == "float32" and self.device.type == "cuda":
+            torch.backends.cudnn.allow_tf32 = False
         half = self.precision == "bfloat16" or (self.precision == "auto" and self.device.type == "cuda")
         self._autocast = torch.autocast(self.device.type, dtype=torch.bfloat16) if half else nullcontext()
         self._seconds: dict[str, float] = {}

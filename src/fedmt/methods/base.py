@@ -90,12 +90,12 @@ class Training:
     reference_epochs: int = 5
     reference_batch_size: int = 0
     warmup_epochs: int = 0
-    learning_rate: float = 0.03
+    learning_rate: float = 0.1
     schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
-    clip: float = 1.0
+    clip: float = 5.0
     server_rate: float = 1.0
     server_momentum: float = 0.5
     weights: Literal["equal", "samples"] = "equal"

@@ -204,8 +204,9 @@ PAPER: dict[str, dict[str, Any]] = {
         "learning_rate": 0.03,
         "momentum": 0.9,
         "weight_decay": 5e-4,
+        "clip": 1.0,
         "server_momentum": 0.5,
     },
 }
-"""The preset `paper`: the printed choices (batch size and server momentum, not printed, are SemiFL's).
-The warm-up is the first round's reference update."""
+"""The preset `paper`: the printed choices (batch size, clipping and server momentum, not printed, are
+SemiFL's). The warm-up is the first round's reference update."""
