@@ -16,7 +16,6 @@ from fedmt.config import load_config
 from fedmt.engines.local import pick_device
 from fedmt.errors import FedmtError, listed
 from fedmt.progress import Display, make_console
-from fedmt.quickstart import quickstart as run_quickstart
 from fedmt.run import Stopped, build_engine, run
 
 app = typer.Typer(
@@ -110,6 +109,9 @@ def quickstart(
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
 ) -> None:
     """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
+    # Here, not above: it brings matplotlib, which the other commands need not wait for.
+    from fedmt.quickstart import quickstart as run_quickstart
+
     run_quickstart(out, seed, make_console())
 
 

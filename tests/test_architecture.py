@@ -1,0 +1,85 @@
+"""The house's rules, read off the import graph (docs/architecture.md)."""
+
+import ast
+from pathlib import Path
+
+import fedmt
+
+ROOT = Path(fedmt.__file__).parent
+
+# Each room and the rooms below it that it may import from; the pure core at the bottom imports none.
+BELOW = {
+    "errors": set(),
+    "labels": {"errors"},
+    "losses": set(),
+    "estimation": {"labels"},
+    "augment": {"errors"},
+    "static_bn": set(),
+    "backbones": {"errors"},
+    "data": {"errors", "labels"},
+    "methods": {"errors", "labels", "losses", "estimation", "augment", "data"},
+    "aggregation": set(),
+    "engines": {"errors", "static_bn", "aggregation", "data", "methods"},
+    "runs": {"errors", "labels", "engines"},
+    "config": {"errors", "labels", "augment", "backbones", "data", "methods"},
+    "run": {"errors", "config", "data", "engines", "runs"},
+    "progress": {"data", "engines", "run"},
+    "quickstart": {"augment", "config", "progress", "run", "runs"},
+    "cli": {"errors", "config", "data", "engines", "progress", "quickstart", "run", "runs"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The dotted names that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from fedmt import static_bn` imports a room by its name.
+            names = {f"fedmt.{a.name}" for a in node.names} if node.module == "fedmt" else set()
+            found |= {n for n in names if n.split(".")[1] in BELOW} or {node.module}
+    return found
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def test_arrows_point_down() -> None:
+    for path in ROOT.rglob("*.py"):
+        here = room(path)
+        if here in ("__init__", "__main__"):
+            continue
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] != "fedmt" or len(parts) == 1:
+                continue
+            there = parts[1]
+            assert there == here or there in BELOW[here], f"{path.relative_to(ROOT)} imports fedmt.{there}"
+
+
+def test_every_room_is_on_the_plan() -> None:
+    rooms = {room(path) for path in ROOT.rglob("*.py")} - {"__init__", "__main__"}
+    assert rooms == set(BELOW)
+
+
+def test_nothing_imports_the_command_line() -> None:
+    for path in ROOT.rglob("*.py"):
+        if path.name not in ("cli.py", "__main__.py"):
+            assert "fedmt.cli" not in imports(path), path
+
+
+def test_methods_know_no_device() -> None:
+    """A method says what is computed; a device, a stream or a process in it would be how."""
+    for path in (ROOT / "methods").glob("*.py"):
+        text = path.read_text()
+        for word in (
+            "cuda",
+            "torch.device",
+            ".backward(",
+            "torch.optim",
+            "import multiprocessing",
+            "import socket",
+        ):
+            assert word not in text, f"{path.name} mentions {word}"
