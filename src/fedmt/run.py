@@ -13,6 +13,7 @@ import fedmt
 from fedmt.config import Config, dump_config
 from fedmt.data.center import Federation
 from fedmt.engines.local import LocalEngine, Record, pick_device
+from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.runs.folder import RunFolder
 
@@ -52,29 +53,36 @@ def run(
     """
     observer = observer or Silent()
     device = pick_device(config.device)
-    method = config.build_method()
     # The data is read before the folder is made: bad data leaves nothing behind.
     federation, notes = config.build_federation()
     engine = build_engine(config, federation, device)
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
+    with folder.locked():
+        _train(config, folder, engine, observer, notes)
+        summary = summarise(config, folder.metrics(), device)
+        folder.write_summary(summary)
+    return summary
+
+
+def _train(
+    config: Config, folder: RunFolder, engine: LocalEngine, observer: Observer, notes: tuple[str, ...]
+) -> None:
+    """Rounds from the last saved one to the end."""
     state = folder.load()
     folder.rewind(state.round if state is not None else -1)
-    rounds = method.training.rounds
-    observer.started(federation, rounds, state.round if state is not None else 0, notes)
+    rounds = engine.method.training.rounds
+    observer.started(engine.federation, rounds, state.round if state is not None else 0, notes)
     if state is None:
         begin = time.perf_counter()
         state, record = engine.start()
-        _finish_round(folder, engine, state, record, begin, observer, save=True)
+        _finish_round(folder, state, record, begin, observer, save=True)
     while state.round < rounds:
         begin = time.perf_counter()
         state, record = engine.round(state)
         due = state.round % config.checkpoint_every == 0 or state.round == rounds
-        _finish_round(folder, engine, state, record, begin, observer, save=due)
-    summary = summarise(config, folder.metrics(), device)
-    folder.write_summary(summary)
-    return summary
+        _finish_round(folder, state, record, begin, observer, save=due)
 
 
 def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:
@@ -89,8 +97,7 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
 
 def _finish_round(
     folder: RunFolder,
-    engine: LocalEngine,
-    state: Any,
+    state: State,
     record: Record,
     begin: float,
     observer: Observer,

@@ -8,7 +8,7 @@ pooled. They leave a center beside the weights, so this is a choice (`training.b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +34,15 @@ def keep_no_statistics(model: nn.Module, static: bool) -> None:
 
 
 @torch.no_grad()
-def measure(model: nn.Module, batches: Iterable[Tensor]) -> Statistics:
+def measure(
+    model: nn.Module, batches: Iterable[Tensor], forward: Callable[[Tensor], object] | None = None
+) -> Statistics:
     """Statistics of the model's layers over batches of images [B, C, H, W] in [0, 1].
 
-    The mean over batches of each batch's mean and variance. The model is left in evaluation mode.
+    The mean over batches of each batch's mean and variance. `forward` runs the model where plain calling
+    will not do (autocast). The model is left in evaluation mode.
     """
+    forward = forward or model
     found = layers(model)
     if not found:
         model.eval()
@@ -52,7 +56,7 @@ def measure(model: nn.Module, batches: Iterable[Tensor]) -> Statistics:
     for layer in found.values():
         layer.train()
     for batch in batches:
-        model(batch)
+        forward(batch)
     model.eval()
     statistics = {}
     for name, layer in found.items():

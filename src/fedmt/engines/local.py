@@ -107,6 +107,7 @@ class LocalEngine:
         This is Algorithm 1 shifted by the warm-up, so that every round ends with the model that is tested.
         """
         self._seconds = {}
+        before = before.to(self.device)  # one that was read from a checkpoint is not there yet
         number = before.round + 1
         mean = RunningMean()
         kept = dict(before.kept)
@@ -229,13 +230,10 @@ class LocalEngine:
         if mode == "static" and self.method.federated:
             centers += self.federation.centers
         parts = (
-            (float(len(c)), static_bn.measure(self.model, map(self._cast, self._plain_batches(c.images))))
+            (float(len(c)), static_bn.measure(self.model, self._plain_batches(c.images), self._forward))
             for c in centers
         )
         self.model.load_state_dict(static_bn.pool(parts), strict=False)
-
-    def _cast(self, batch: Tensor) -> Tensor:
-        return batch.contiguous(memory_format=torch.channels_last)
 
     # -- testing ----------------------------------------------------------------------------------
 
@@ -345,4 +343,4 @@ def _accuracy(scores: Tensor, labels: Tensor) -> float:
     return (scores.argmax(1) == labels).float().mean().item()
 
 
-__all__ = ["LocalEngine", "Record", "Tensors", "pick_device", "random_numbers"]
+__all__ = ["LocalEngine", "Record", "pick_device", "random_numbers"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -20,3 +21,9 @@ class State:
     weights: Mapping[str, Tensor]
     velocity: Mapping[str, Tensor] = field(default_factory=dict)
     kept: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> State:
+        """The same state with weights and velocity on a device; what centers keep stays on the CPU."""
+        weights = {k: v.to(device) for k, v in self.weights.items()}
+        velocity = {k: v.to(device) for k, v in self.velocity.items()}
+        return State(self.round, weights, velocity, self.kept)

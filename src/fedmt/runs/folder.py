@@ -29,6 +29,11 @@ from torch import Tensor
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover
+    fcntl = None  # type: ignore[assignment]
+
 KEEP = 2
 """Checkpoints kept: the last, and the one before in case the last is damaged."""
 
@@ -64,7 +69,7 @@ class RunFolder:
         folder = cls(Path(path))
         if not folder.config_file.exists():
             strangers = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
-            if [name for name in strangers if not name.endswith(".tmp")]:
+            if [name for name in strangers if name != "lock" and not name.endswith(".tmp")]:
                 raise FedmtError(
                     f"{folder.path} holds files but no run (no config.toml); choose another --out."
                 )
@@ -82,6 +87,22 @@ class RunFolder:
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.config_file, config.encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While inside, no other process may run here: two would write over each other.
+
+        The system drops the lock with the process, however that ends.
+        """
+        if fcntl is None:  # not a POSIX system: there is no such lock
+            yield
+            return
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FedmtError(f"{self.path}: another process is running in this folder.") from None
+            yield
 
     # -- metrics and summary ----------------------------------------------------------------------
 

@@ -92,7 +92,9 @@ def accuracy_figure(runs: Sequence[ReportedRun], spaces: Sequence[str]) -> Figur
     figure = Figure(figsize=(3.6 * len(spaces), 3.2), layout="constrained")
     for axes, space in zip(figure.subplots(1, len(spaces), squeeze=False)[0], spaces, strict=True):
         for run, colour in zip(runs, COLOURS, strict=False):
-            points = [(r["round"], r["accuracy"][space]) for r in run.metrics if space in r["accuracy"]]
+            # Round 0 without a warm-up is the untrained network: it would only stretch the axis.
+            trained = [r for r in run.metrics if r["round"] > 0 or r["reference_loss"] is not None]
+            points = [(r["round"], r["accuracy"][space]) for r in trained if space in r["accuracy"]]
             if points:
                 last = max(run.metrics[-1]["round"], 1)
                 axes.plot([100 * x / last for x, _ in points], [100 * y for _, y in points],

@@ -1,0 +1,66 @@
+"""Draws docs/figures/quickstart.png from quickstart folders, one for each seed.
+
+for s in 0 1 2; do fedmt quickstart --out quickstart/seed-$s --seed $s; done
+python scripts/readme_figure.py quickstart/seed-*
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from fedmt.data.fashion_mnist import GARMENT_TO_LAYER
+from fedmt.quickstart import PER_CLASS, SPACES
+from fedmt.runs.folder import RunFolder
+from fedmt.runs.report import COLOURS
+
+OUT = Path(__file__).parent.parent / "docs" / "figures" / "quickstart.png"
+
+
+def main(folders: list[Path]) -> None:
+    tables = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
+    bars, heat = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    for number, method in enumerate(row["method"] for row in tables[0]):
+        rows = [table[number] for table in tables]
+        values = [[100 * r["fine_accuracy"] for r in rows]]
+        values += [[100 * r["coarse_accuracy"][s] for r in rows] for s in SPACES[1:]]
+        means = [statistics.mean(v) for v in values]
+        spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
+        places = [x + 0.27 * (number - 1) for x in range(len(SPACES))]
+        drawn = bars.bar(places, means, 0.25, yerr=spread, label=method, color=COLOURS[number])
+        bars.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
+    bars.set_xticks(range(3), ["10 garments\n(wanted)", "5 departments", "4 layers"])
+    bars.set(ylim=(50, 104), ylabel="test accuracy, %")
+    bars.set_title(
+        f"Reference center: {PER_CLASS} images a garment. Eight centers\nlabel by department or layer. "
+        f"{len(tables)} seeds, mean ± sd",
+        fontsize=9,
+    )
+    bars.legend(loc="upper left", ncols=3, fontsize=8, frameon=False)
+    bars.spines[["top", "right"]].set_visible(False)
+
+    state = RunFolder(folders[0] / "fedmt-e").load()
+    assert state is not None
+    shape = GARMENT_TO_LAYER.matrix.shape
+    kept = [k["correspondence"] for k in state.kept.values() if k["correspondence"].shape == shape]
+    mean = sum(kept[1:], kept[0]) / len(kept)
+    heat.imshow(mean.numpy(), vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    heat.set_xticks(range(10), GARMENT_TO_LAYER.fine.classes, rotation=50, ha="right", fontsize=8)
+    heat.set_yticks(range(4), GARMENT_TO_LAYER.coarse.classes, fontsize=8)
+    for j, k in GARMENT_TO_LAYER.matrix.nonzero().tolist():
+        box = Rectangle((k - 0.48, j - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=1.5)
+        heat.add_patch(box)
+    heat.set_title("What FedMT (E) found out: garment to layer\n(outlined: the truth)", fontsize=9)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(OUT, dpi=150)
+    print(OUT)
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])
