@@ -15,7 +15,7 @@ import fedmt
 from fedmt.config import load_config
 from fedmt.engines.local import pick_device
 from fedmt.errors import FedmtError, listed
-from fedmt.progress import Display, make_console
+from fedmt.progress import Display, headline, make_console
 from fedmt.run import Stopped, build_engine, run
 
 app = typer.Typer(
@@ -59,7 +59,7 @@ def run_command(
     table = Table(title=f"{summary['method']}, round {summary['rounds']}")
     table.add_column("label space")
     table.add_column("accuracy", justify="right")
-    for space, accuracy in summary["accuracy"].items():
+    for space, accuracy in headline(summary["accuracy"]).items():
         table.add_row(space, f"{accuracy:.1%}")
     console.print(table)
     console.print(f"Run folder: {folder}", soft_wrap=True)

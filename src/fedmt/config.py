@@ -11,6 +11,7 @@ import re
 import tomllib
 import types
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class ModelSpec(Section):
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     preset: str | None = None
@@ -114,104 +115,128 @@ class Config(Section):
         return Classifier(backbone, mean, std)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a config came from, for the errors: its file, its text, and the keys that --set changed."""
+
+    path: Path | None = None
+    text: str = ""
+    overridden: tuple[tuple[str, ...], ...] = ()
+
+    def place(self, *location: int | str) -> str:
+        """`file.toml, line 12: `, `--set training.rounds: `, or as much as is known."""
+        for key in self.overridden:
+            if location[: len(key)] == key:
+                return f"--set {'.'.join(key)}: "
+        if self.path is None:
+            return ""
+        line = _line(self.text, location)
+        return f"{self.path}, line {line}: " if line else f"{self.path}: "
+
+
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Reads a TOML config; `overrides` are `key=value` pairs as `--set` takes them."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FedmtError(f"{path}: cannot read the config ({error}).") from None
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors may begin it with a mark
+    except OSError as error:
+        raise FedmtError(f"{path}: cannot read the config ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise FedmtError(f"{path}: the config is not text in UTF-8.") from None
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FedmtError(f"{path}: not valid TOML: {error}.") from None
-    for item in overrides or []:
-        _override(raw, item)
-    return parse_config(raw, path, text)
+    keys = tuple(_override(raw, item) for item in overrides or [])
+    return parse_config(raw, Origin(path, text, keys))
 
 
-def parse_config(raw: dict[str, Any], path: Path | None = None, text: str = "") -> Config:
-    """Checks a config given as nested dictionaries; `path` and `text` are for the errors."""
-    raw = _with_preset(raw, path, text)
+def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
+    """Checks a config given as nested dictionaries."""
+    origin = origin or Origin()
+    raw = _with_preset(raw, origin)
     if isinstance(raw.get("method", {}), dict):
         raw = {**raw, "method": {"name": "fedmt", **raw.get("method", {})}}
     try:
-        folder = path.parent if path is not None else None
+        folder = origin.path.parent if origin.path is not None else None
         config = Config.model_validate(raw, context={"folder": folder})
-        _check_method(config, path, text)
+        _check_method_keys(config.method, origin)
+        config.build_method()
     except ValidationError as error:
-        raise FedmtError(_explain(error, Config, (), path, text)) from None
+        prefix = () if error.title == "Config" else ("method",)
+        raise FedmtError(_explain(error, prefix, origin)) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
-        if str(error).startswith(str(path)):
-            raise
         key = str(error).split(":", 1)[0]
-        raise FedmtError(f"{_place(path, text, tuple(key.split('.')))}{error}") from None
-    where = _place(path, text, ())
+        if not re.fullmatch(r"[\w.]+", key):
+            raise
+        raise FedmtError(f"{origin.place(*key.split('.'))}{error}") from None
     if config.benchmark is None:
         needed = [k for k in ("wanted", "reference", "centers") if not getattr(config, k)]
         if needed:
             raise FedmtError(
-                f"{where}missing {listed(needed)}: a config has either [benchmark], or wanted, "
+                f"{origin.place()}missing {listed(needed)}: a config has either [benchmark], or wanted, "
                 "[reference] and [[centers]]."
             )
     elif config.wanted or config.reference or config.centers or config.tests:
-        raise FedmtError(f"{where}both [benchmark] and a federation of its own are given; keep one.")
+        raise FedmtError(f"{origin.place()}both [benchmark] and a federation of its own are given; keep one.")
     return config
 
 
 def dump_config(config: Config) -> str:
     """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
     plain = _without_none(config.model_dump(mode="json"))
-    plain["method"] = _without_none(_method_options(config))
+    method = config.build_method()
+    options = {key: getattr(method, key) for key in _option_names(type(method))}
+    plain["method"] = {"name": method.name, **options}
     return tomli_w.dumps(plain)
 
 
-def _method_options(config: Config) -> dict[str, Any]:
-    method = config.build_method()
-    own = {f.name for f in dataclasses.fields(method)} - {"training", "augmentation"}
-    options = {f.name: getattr(method, f.name) for f in dataclasses.fields(method) if f.name in own}
-    return {"name": method.name, **options}
+def _option_names(method: type[Method]) -> list[str]:
+    """A method's own options; training and augmentation have tables of their own."""
+    return [f.name for f in dataclasses.fields(method) if f.name not in ("training", "augmentation")]
 
 
-def _check_method(config: Config, path: Path | None, text: str) -> None:
-    name = config.method.get("name")
-    if name not in METHODS:
+def _check_method_keys(method: dict[str, Any], origin: Origin) -> None:
+    name = method.get("name")
+    if not isinstance(name, str) or name not in METHODS:
         raise FedmtError(
-            f"{_place(path, text, ('method', 'name'))}method.name: no method {name!r}."
+            f"{origin.place('method', 'name')}method.name: no method {name!r}."
             f"{nearest(str(name), METHODS)} Known: {listed(METHODS)}."
         )
-    cls = METHODS[name]
-    reserved = [k for k in ("training", "augmentation") if k in config.method]
-    if reserved:
-        raise FedmtError(
-            f"{_place(path, text, ('method', reserved[0]))}method.{reserved[0]}: goes into a table of "
-            f"its own, [{reserved[0]}]."
-        )
-    try:
-        config.build_method()
-    except ValidationError as error:
-        raise FedmtError(_explain(error, cls, ("method",), path, text)) from None
+    known = _option_names(METHODS[name])
+    for key in method:
+        if key in ("training", "augmentation"):
+            raise FedmtError(
+                f"{origin.place('method', key)}method.{key}: goes into a table of its own, [{key}]."
+            )
+        if key != "name" and key not in known:
+            hint = nearest(key, known) or (
+                f" Method '{name}' has no options." if not known else f" Known: {listed(known, 20)}."
+            )
+            raise FedmtError(f"{origin.place('method', key)}unknown key 'method.{key}'.{hint}")
 
 
-def _with_preset(raw: dict[str, Any], path: Path | None, text: str) -> dict[str, Any]:
+def _with_preset(raw: dict[str, Any], origin: Origin) -> dict[str, Any]:
+    """The preset's values below the config's own; its method options only if the method is the preset's."""
     name = raw.get("preset")
     if name is None:
         return raw
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise FedmtError(
-            f"{_place(path, text, ('preset',))}preset: no preset {name!r}.{nearest(str(name), PRESETS)} "
+            f"{origin.place('preset')}preset: no preset {name!r}.{nearest(str(name), PRESETS)} "
             f"Known: {listed(PRESETS)}."
         )
     merged = dict(raw)
     for section, values in PRESETS[name].items():
         own = raw.get(section, {})
-        merged[section] = {**values, **own} if isinstance(own, dict) else own
+        if isinstance(own, dict) and own.get("name", values.get("name")) == values.get("name"):
+            merged[section] = {**values, **own}
     return merged
 
 
-def _override(raw: dict[str, Any], item: str) -> None:
-    """Applies one `a.b=value`; the value is read as TOML, and as plain text where it is not."""
+def _override(raw: dict[str, Any], item: str) -> tuple[str, ...]:
+    """Applies one `a.b=value` and returns its key; a value that is not TOML is plain text."""
     key, equals, value = item.partition("=")
     if not equals or not key.strip():
         raise FedmtError(f"--set {item}: expected key=value, as in --set training.rounds=20.")
@@ -219,41 +244,48 @@ def _override(raw: dict[str, Any], item: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    *tables, last = key.strip().split(".")
-    for table in tables:
+    path = tuple(key.strip().split("."))
+    for table in path[:-1]:
         raw = raw.setdefault(table, {})
         if not isinstance(raw, dict):
             raise FedmtError(f"--set {item}: '{table}' is not a table.")
-    raw[last] = parsed
+    raw[path[-1]] = parsed
+    return path
 
 
-def _explain(
-    error: ValidationError, root: type, prefix: tuple[str, ...], path: Path | None, text: str
-) -> str:
-    """Pydantic's findings, a line each, with place, key and, for an unknown key, the nearest one."""
-    lines = []
+def _explain(error: ValidationError, prefix: tuple[str, ...], origin: Origin) -> str:
+    """Pydantic's findings, a line each, with place and key; unknown keys first, with the nearest one."""
+    unknown, others = [], []
     for finding in error.errors():
         location = (*prefix, *(part for part in finding["loc"] if not _is_type_tag(part)))
-        key = ".".join(str(part) for part in location)
-        place = _place(path, text, location)
-        if finding["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            known = _keys(root, finding["loc"][:-1])
-            lines.append(f"{place}unknown key '{key}'.{nearest(str(location[-1]), known)}")
+        if "correspondence" in location or location[:1] == ("correspondences",):
+            # A union of a file and two kinds of table: each would complain in its own words.
+            end = location.index("correspondence") + 1 if "correspondence" in location else 2
+            location = location[:end]
+            message = 'expected a CSV file, or a table {wanted class = "class" or {class = probability}}'
+            others.append(f"{origin.place(*location)}{_dotted(location)}: {message}.")
+        elif finding["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            known = _keys(Config, finding["loc"][:-1])
+            hint = nearest(str(location[-1]), known) or (f" Known: {listed(known, 20)}." if known else "")
+            unknown.append(f"{origin.place(*location)}unknown key '{_dotted(location)}'.{hint}")
         elif finding["type"] == "missing":
-            lines.append(f"{place}'{key}' is missing.")
+            others.append(f"{origin.place(*location)}'{_dotted(location)}' is missing.")
         else:
             given = finding["input"]
             shown = "" if isinstance(given, dict | list) else f" (got {given!r})"
-            lines.append(f"{place}{key}: {finding['msg'][0].lower()}{finding['msg'][1:]}{shown}.")
-    # A union (`str | table`) reports each alternative; the same key twice helps nobody.
-    return "\n".join(dict.fromkeys(lines))
+            said = finding["msg"][0].lower() + finding["msg"][1:]
+            others.append(f"{origin.place(*location)}{_dotted(location)}: {said}{shown}.")
+    return "\n".join(dict.fromkeys(unknown + others))
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
 
 
 def _is_type_tag(part: object) -> bool:
     """Pydantic puts the alternative of a union it tried into the location ('str', 'dict[str,...]', …)."""
-    return isinstance(part, str) and bool(
-        re.match(r"(str|int|float|dict\[|tuple\[|function-|constrained|json)", part)
-    )
+    tags = r"str|int|float|path|(dict|tuple|json-or-python|lax-or-strict)\[.*|(function|constrained)-.*"
+    return isinstance(part, str) and re.fullmatch(tags, part) is not None
 
 
 def _keys(root: type, location: tuple[int | str, ...]) -> list[str]:
@@ -281,14 +313,6 @@ def _inner(hint: Any) -> Any:
     return hint
 
 
-def _place(path: Path | None, text: str, location: tuple[int | str, ...]) -> str:
-    """`file.toml, line 12: `, with as much of it as is known."""
-    if path is None:
-        return ""
-    line = _line(text, location)
-    return f"{path}, line {line}: " if line else f"{path}: "
-
-
 def _line(text: str, location: tuple[int | str, ...]) -> int | None:
     """The line of a key in a TOML text: the table's header followed, then the key inside it."""
     table: list[int | str] = []
@@ -302,6 +326,8 @@ def _line(text: str, location: tuple[int | str, ...]) -> int | None:
             if header.group(1):
                 counts[name] = counts.get(name, -1) + 1
                 table.append(counts[name])
+            elif table[0] in counts:  # [centers.correspondence] belongs to the last [[centers]]
+                table.insert(1, counts[str(table[0])])
             if table == list(location)[: len(table)]:
                 best = number
             continue

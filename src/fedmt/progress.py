@@ -9,17 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedmt.data.center import Federation
-from fedmt.engines.local import Record
+from fedmt.engines.local import LocalEngine, Record
 from fedmt.run import Stopped
 
 
@@ -32,19 +24,17 @@ class Display:
         self.quiet = quiet  # bar only, no line a round
         self.stop_asked = False
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._parts = 1
-        self._rounds = 0
+        self._task = self._progress.add_task(title, total=None, note="reading the data")
 
     @contextmanager
     def watching(self) -> Iterator[Display]:
@@ -60,31 +50,38 @@ class Display:
         if self.stop_asked:  # a second Ctrl-C: at once; files are written atomically, so nothing is lost
             raise Stopped
         self.stop_asked = True
-        self.console.print("Stopping after this center; press Ctrl-C again to stop at once.")
+        self.console.print("Stopping at the next safe point; press Ctrl-C again to stop at once.")
 
-    def started(self, federation: Federation, rounds: int, done: int, notes: tuple[str, ...]) -> None:
-        self._rounds = rounds
-        self._parts = len(federation.centers) + 1
-        # A step of the bar is a center, so that it moves, and its time left is right, within a round.
-        self._task = self._progress.add_task(
-            self.title, total=rounds * self._parts, completed=done * self._parts, note=""
-        )
-        self._done = done
+    def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
+        self._rounds = engine.method.training.rounds
+        # The bar moves by centers, so that its time left is right within a round too.
+        self._parts = 1 + (len(engine.federation.centers) if engine.method.federated else 0)
+        self._at = (0, 0)
+        self._progress.update(self._task, total=self._rounds * self._parts, completed=done * self._parts)
         for note in notes:
             self.console.print(f"Note: {note}")
-        if done:
-            self.console.print(f"{self.title}: going on after round {done} of {rounds}.")
+        if done == self._rounds:
+            self.console.print(f"{self.title}: all {done} rounds are already done.")
+        elif done:
+            self.console.print(f"{self.title}: going on after round {done} of {self._rounds}.")
 
     def center(self, round: int, name: str) -> None:
         if self.stop_asked:
             raise Stopped
-        self._progress.update(self._task, description=f"{self.title} round {round}", note=name)
-        self._progress.advance(self._task)
+        before = self._at[1] if self._at[0] == round else 0
+        self._at = (round, before + 1)
+        stage = f"round {round}/{self._rounds}" if round else "warm-up"
+        self._progress.update(
+            self._task,
+            description=f"{self.title}, {stage}",
+            completed=max(round - 1, 0) * self._parts + before if round else 0,
+            note=name,
+        )
 
     def round(self, record: Record) -> None:
         self._progress.update(self._task, completed=record["round"] * self._parts)
         if not self.quiet:
-            self.console.print(round_line(record, self._rounds), soft_wrap=True, highlight=False)
+            self.console.print(round_line(record, self._rounds), soft_wrap=True)
         if self.stop_asked:
             raise Stopped
 
@@ -92,7 +89,7 @@ class Display:
 def round_line(record: Record, rounds: int) -> str:
     """`round 3/50  fine 41.2%  coarse 70.1%  confident 52% (right 91%)  M-hat error 0.53  4.1 s`."""
     parts = [f"round {record['round']}/{rounds}"]
-    parts += [f"{name} {value:.1%}" for name, value in record["accuracy"].items() if "(mean M)" not in name]
+    parts += [f"{name} {value:.1%}" for name, value in headline(record["accuracy"]).items()]
     if "confident_share" in record:
         right = record.get("pseudo_label_accuracy")
         known = f" (right {right:.0%})" if right is not None else ""
@@ -109,6 +106,15 @@ def round_line(record: Record, rounds: int) -> str:
     return "  ".join(parts)
 
 
+def headline(accuracy: dict[str, float]) -> dict[str, float]:
+    """The accuracies to show: those through the mean matrix stay in the metrics."""
+    return {name: value for name, value in accuracy.items() if not name.endswith(" (mean M)")}
+
+
 def make_console() -> Console:
-    """The console for progress and results; wide enough for plain lines when piped."""
-    return Console() if sys.stdout.isatty() else Console(width=200)
+    """The console for progress and results; wide enough for plain lines when piped.
+
+    Without markup: a center's name or a folder may have brackets in it.
+    """
+    width = None if sys.stdout.isatty() else 200
+    return Console(width=width, markup=False, highlight=False)

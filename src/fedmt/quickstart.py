@@ -93,7 +93,7 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
             console.print(f"Stopped; go on with: fedmt quickstart --out {out} --seed {seed}", soft_wrap=True)
             raise SystemExit(130) from None
         accuracy = summary["accuracy"]
-        console.print(f"{method}: {accuracy['garment']:.1%} in {summary['seconds']:.0f} s", highlight=False)
+        console.print(f"{method}: {accuracy['garment']:.1%} in {summary['seconds']:.0f} s")
         rows.append(
             {
                 "method": method,

@@ -21,7 +21,7 @@ from fedmt.runs.folder import RunFolder
 class Observer(Protocol):
     """Who watches a run: a progress display, a test, a notebook. Each call may raise `Stopped`."""
 
-    def started(self, federation: Federation, rounds: int, done: int, notes: tuple[str, ...]) -> None: ...
+    def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None: ...
     def center(self, round: int, name: str) -> None: ...
     def round(self, record: Record) -> None: ...
 
@@ -29,7 +29,7 @@ class Observer(Protocol):
 class Silent:
     """An observer that says nothing."""
 
-    def started(self, federation: Federation, rounds: int, done: int, notes: tuple[str, ...]) -> None:
+    def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         pass
 
     def center(self, round: int, name: str) -> None:
@@ -53,6 +53,8 @@ def run(
     """
     observer = observer or Silent()
     device = pick_device(config.device)
+    if not resume:
+        RunFolder(Path(out)).refuse_if_taken()
     # The data is read before the folder is made: bad data leaves nothing behind.
     federation, notes = config.build_federation()
     engine = build_engine(config, federation, device)
@@ -73,7 +75,7 @@ def _train(
     state = folder.load()
     folder.rewind(state.round if state is not None else -1)
     rounds = engine.method.training.rounds
-    observer.started(engine.federation, rounds, state.round if state is not None else 0, notes)
+    observer.started(engine, state.round if state is not None else 0, notes)
     if state is None:
         begin = time.perf_counter()
         state, record = engine.start()
@@ -107,8 +109,8 @@ def _finish_round(
     broken = [k for k, v in state.weights.items() if not bool(v.isfinite().all())]
     if broken:
         raise FedmtError(
-            f"round {state.round}: the model's weights are no longer finite ({broken[0]}). Lower "
-            "training.learning_rate or set training.clip; the rounds before are saved."
+            f"Round {state.round}: training diverged, the model's weights are no longer numbers. Begin anew, "
+            "in another --out, with a lower training.learning_rate or training.clip."
         )
     folder.append_metrics(record)
     if save:
@@ -118,6 +120,8 @@ def _finish_round(
 
 def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
     """The headline is the last round's accuracy; the best is beside it, marked as such."""
+    if not metrics:
+        raise FedmtError("The run is finished, but its metrics.jsonl is empty; begin anew in another --out.")
     last = metrics[-1]
     best: dict[str, float] = {}
     for record in metrics:

@@ -55,7 +55,7 @@ def test_folder_outside_the_space_is_named_with_the_nearest(tmp_path: Path) -> N
 def test_no_class_folders(tmp_path: Path) -> None:
     write(tmp_path / "a.png")
     message = error_of(tmp_path)
-    assert "no class folders" in message and "labelled = false" in message
+    assert "no class folders" in message and "no label space" in message
     assert len(read_folder(tmp_path, OPTIONS, labelled=False)) == 1
 
 

@@ -134,7 +134,7 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     one, other = write(tmp_path / "one.png", 6, 8), write(tmp_path / "other.png", 6, 9)
     message = error_of(one, other)
     assert str(one) in message and str(other) in message
-    assert "9 x 6" in message and "8 x 6" in message and "image_size" in message
+    assert "9 x 6" in message and "8 x 6" in message and "images.size" in message
     assert read(one, other, size=(6, 6)).shape == (2, 3, 6, 6)
 
 
@@ -185,7 +185,7 @@ def test_larger_than_memory_is_mapped_read_only(tmp_path: Path, monkeypatch: pyt
 
 def test_without_a_cache_too_large_a_set_is_an_error(tmp_path: Path) -> None:
     message = error_of(write(tmp_path / "a.png"), memory_limit=1)
-    assert "cache folder" in message and "image_size" in message
+    assert "cache folder" in message and "images.size" in message
 
 
 class FullDisk:

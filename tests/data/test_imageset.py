@@ -64,7 +64,7 @@ def test_bad_images_are_errors(images: torch.Tensor, said: str) -> None:
 
 
 def test_more_than_the_memory_limit_is_an_error() -> None:
-    with pytest.raises(FedmtError, match=r"here.*memory limit.*image_size"):
+    with pytest.raises(FedmtError, match=r"here.*memory limit.*images.size"):
         conform(noise(2, 1, 4, 4), ImageOptions(size=(8, 8), memory_limit=100), "here")
 
 

@@ -46,7 +46,7 @@ def read_folder(
     if not folders:
         raise FedmtError(
             f"{path}: no class folders; expected a folder for each class, with its images in it, "
-            "or labelled = false for images without labels."
+            "or name no label space for images without labels."
         )
     if loose:
         raise FedmtError(

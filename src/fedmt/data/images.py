@@ -65,7 +65,7 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
         if cached is None:
             raise FedmtError(
                 f"{where[0]}: {len(paths)} images of {shape[1:]} need {gib(size)} decoded, more than the "
-                f"memory limit of {gib(options.memory_limit)}; set a cache folder, a smaller image_size "
+                f"memory limit of {gib(options.memory_limit)}; set a cache folder, a smaller images.size "
                 "or a higher limit."
             )
         _write(cached, chunks, shape)
@@ -116,7 +116,7 @@ def _chunks(
         if pixels.shape != shape[1:]:
             raise FedmtError(
                 f"{where[i]}: image '{paths[i]}' is {pixels.shape[2]} x {pixels.shape[1]} (width x height), "
-                f"but '{paths[0]}' is {shape[3]} x {shape[2]}; set image_size to bring them to one size."
+                f"but '{paths[0]}' is {shape[3]} x {shape[2]}; set images.size to bring them to one size."
             )
         return pixels
 
@@ -186,7 +186,7 @@ def _write(path: Path, chunks: Iterator[tuple[int, Pixels]], shape: tuple[int, .
         if free < size:
             raise FedmtError(
                 f"{path.parent}: the decoded images need {gib(size)} and only {gib(free)} are free; "
-                "set another cache folder or a smaller image_size."
+                "set another cache folder or a smaller images.size."
             )
         # Plain writes, not a memory map: on a full disk a write is an error, a mapped page kills the process.
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:

@@ -59,9 +59,9 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.channels not in (None, 1, 3):
-            raise FedmtError(f"Image options: channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
+            raise FedmtError(f"images.channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
-            raise FedmtError(f"Image options: size must be (height, width), at least 1 x 1, got {self.size}.")
+            raise FedmtError(f"images.size must be (height, width), at least 1 x 1, got {self.size}.")
 
 
 AS_STORED = ImageOptions()
@@ -84,7 +84,7 @@ def conform(images: Tensor, options: ImageOptions, where: str) -> Tensor:
     if needed > options.memory_limit:
         raise FedmtError(
             f"{where}: {len(images)} images of {(channels, *size)} need {gib(needed)}, more than the memory "
-            f"limit of {gib(options.memory_limit)}; set a smaller image_size or a higher limit."
+            f"limit of {gib(options.memory_limit)}; set a smaller images.size or a higher limit."
         )
     result = torch.empty((len(images), channels, *size), dtype=torch.uint8)
     largest = max(images[0].numel(), result[0].numel()) * 4

@@ -31,6 +31,7 @@ from fedmt.labels import Correspondence, LabelSpace
 def _from_config_folder(path: Path, info: ValidationInfo) -> Path:
     """Relative paths of a config are relative to its file, wherever the command runs."""
     base = (info.context or {}).get("folder")
+    path = path.expanduser()
     return (Path(base) / path).resolve() if base is not None else path
 
 
@@ -137,11 +138,21 @@ class Vocabulary:
             )
         return self.spaces[name]
 
+    def check(self) -> None:
+        """A correspondence for a space that nobody knows would be ignored in silence."""
+        for name in self.correspondences:
+            self.space(name, f"{self.where}: correspondences.{name}")
+
     def correspondence(
         self, wanted: LabelSpace, space: LabelSpace, own: CorrespondenceSpec | None, where: str
     ) -> Correspondence | None:
         """A center's own correspondence, else that of its space, else None: to be estimated."""
         if space == wanted:
+            if own is not None:
+                raise FedmtError(
+                    f"{where} labels in the wanted space '{wanted.name}' and needs no correspondence; "
+                    "remove it."
+                )
             return Correspondence.identity(wanted)
         spec = own if own is not None else self.correspondences.get(space.name)
         if spec is None:
@@ -161,6 +172,7 @@ def load_federation(
 ) -> Federation:
     """A federation whose centers have sources of their own."""
     options = images.options()
+    vocabulary.check()
     goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
     where = f"center '{reference.name}'"
     read, labels = _read(reference, options, goal, where)
@@ -181,7 +193,7 @@ def load_federation(
     for number, test in enumerate(tests, 1):
         where = f"test {number}"
         space = vocabulary.space(test.space or wanted, where)
-        read, labels = _read(test, options, space, where)
+        read, labels = _read(test, options, space, where, "test")
         held.append(Center(where, read, space, labels))
     return Federation(goal, first, tuple(others), tuple(held))
 
@@ -195,17 +207,23 @@ def load_benchmark(
     which must then be a partition.
     """
     options = images.options()
+    vocabulary.check()
     train = read_source(spec.data, options, _declared(spec.wanted, vocabulary), "benchmark", "train")
-    test_spec = spec.test or spec.data
-    if spec.test is None and spec.data.source not in ("cifar100", "fashion_mnist", "idx"):
+    if spec.wanted not in train.labels:
+        own = f" The data itself has {listed(train.labels)}." if train.labels else ""
+        raise FedmtError(
+            f"benchmark: the data has no labels in the wanted space '{spec.wanted}'; list its classes under "
+            f"[spaces].{own}"
+        )
+    # The same source has the test part; a split that was said of the training data is not said of it.
+    test_spec = spec.test or spec.data.model_copy(update={"split": None})
+    if spec.test is None and not _has_test_part(spec.data):
         raise FedmtError(
             f"benchmark: source '{spec.data.source}' has no test part of its own; set benchmark.test."
         )
-    test = read_source(test_spec, options, train.spaces.get(spec.wanted), "benchmark.test", "test")
-    if spec.wanted not in train.labels:
-        raise FedmtError(
-            f"benchmark: wanted space '{spec.wanted}' is not in the data, which has {listed(train.labels)}."
-        )
+    test = read_source(test_spec, options, train.spaces[spec.wanted], "benchmark.test", "test")
+    if spec.wanted not in test.labels:
+        raise FedmtError(f"benchmark.test: its images have no labels in '{spec.wanted}'.")
     goal, truth = train.spaces[spec.wanted], train.labels[spec.wanted]
     count = sum(spec.spaces.values())
     split = _split(spec, truth, goal, count, seed)
@@ -247,7 +265,7 @@ def read_source(
     if spec.source == "folder":
         return read_folder(spec.path, options, space, labelled=space is not None)
     if spec.source == "npz":
-        return read_npz(spec.path, options, space)
+        return read_npz(spec.path, options, space, labelled=space is not None)
     if spec.source == "manifest":
         column = spec.label_column if space is not None else None
         return read_manifest(
@@ -267,10 +285,14 @@ def read_source(
 
 
 def _read(
-    spec: SourceSpec, options: ImageOptions, space: LabelSpace | None, where: str
+    spec: SourceSpec, options: ImageOptions, space: LabelSpace | None, where: str, split: str = ""
 ) -> tuple[Tensor, Tensor | None]:
     """Images and, where a space is named, labels in it."""
-    found = read_source(spec, options, space, where)
+    try:
+        found = read_source(spec, options, space, where, split)
+    except FedmtError as error:
+        # Readers know the file, not whose it is.
+        raise error if str(error).startswith(where) else FedmtError(f"{where}: {error}") from None
     if space is None:
         return found.images, None
     if space.name not in found.labels:
@@ -282,6 +304,13 @@ def _read(
             f"{listed(found.spaces[space.name])}."
         )
     return found.images, found.labels[space.name]
+
+
+def _has_test_part(spec: SourceSpec) -> bool:
+    """Whether one source holds training and test images: an IDX file does not, its folder does."""
+    if spec.source == "idx":
+        return spec.path is not None and spec.path.is_dir()
+    return spec.source in ("cifar100", "fashion_mnist")
 
 
 def _declared(name: str, vocabulary: Vocabulary) -> LabelSpace | None:
@@ -303,15 +332,19 @@ def _other_space(
 ) -> tuple[LabelSpace, Correspondence | None, Tensor, Tensor]:
     """A space of the benchmark: itself, its correspondence, and training and test labels in it."""
     if name in train.labels:
-        space = train.spaces[name]
-        return space, _co_occurrence(train, wanted, name), train.labels[name], test.labels[name]
+        space, matrix = train.spaces[name], _co_occurrence(train, wanted, name)
+        if name in test.labels:
+            return space, matrix, train.labels[name], test.labels[name]
+        if not matrix.is_partition:
+            raise FedmtError(f"benchmark.test: its images have no labels in '{name}'.")
+        return space, matrix, train.labels[name], matrix.map_labels(test.labels[wanted])
     space = vocabulary.space(name, "benchmark.spaces")
-    matrix = vocabulary.correspondence(goal, space, None, f"correspondences.{name}")
-    if matrix is None:
+    known = vocabulary.correspondence(goal, space, None, f"correspondences.{name}")
+    if known is None:
         raise FedmtError(
             f"benchmark: the data has no labels in '{name}'; give correspondences.{name} to derive them."
         )
-    return space, matrix, matrix.map_labels(train.labels[wanted]), matrix.map_labels(test.labels[wanted])
+    return space, known, known.map_labels(train.labels[wanted]), known.map_labels(test.labels[wanted])
 
 
 def _co_occurrence(data: ImageSet, wanted: str, name: str) -> Correspondence:

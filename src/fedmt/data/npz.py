@@ -20,13 +20,17 @@ Array = npt.NDArray[Any]
 
 
 def read_npz(
-    path: str | Path, options: ImageOptions, space: LabelSpace | None = None, space_name: str = "labels"
+    path: str | Path,
+    options: ImageOptions,
+    space: LabelSpace | None = None,
+    space_name: str = "labels",
+    labelled: bool = True,
 ) -> ImageSet:
     """The archive `path`.
 
     images: uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], C 1 or 3.
     labels: strings [N], or integers [N] that are positions in `classes`, strings [J]. Without them
-        the set is unlabelled.
+        the set is unlabelled. With `labelled=False` they are not looked at.
 
     Without `space` the classes are those of `classes`, or the sorted labels, in a space called
     `space_name`. With it, labels go by name, so the two may list their classes in different orders.
@@ -36,7 +40,7 @@ def read_npz(
     if "images" not in arrays:
         raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(arrays) or 'none'}.")
     images = _channels_first(arrays["images"], path)
-    if "labels" not in arrays:
+    if "labels" not in arrays or not labelled:
         return ImageSet(conform(images, options, str(path)))
     labels = arrays["labels"]
     if labels.shape != (len(images),):

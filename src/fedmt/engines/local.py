@@ -97,6 +97,7 @@ class LocalEngine:
     def start(self) -> tuple[State, Record]:
         """Round 0: the reference center's warm-up, statistics and a first test."""
         self._seconds = {}
+        self.on_center(0, self.federation.reference.name)
         state = State(0, self._weights())
         state, loss = self._reference_update(state, 0)
         return state, self._record(state, loss, {})
@@ -123,6 +124,7 @@ class LocalEngine:
                 weight = len(center) if self.method.training.weights == "samples" else 1.0
                 if not mean.add(self._weights(copy=False), before.weights, weight):
                     record["left_out"] = "its weights are not finite: training diverged"
+                    del record["losses"]  # not numbers either
         with self._phase("aggregate"):
             training = self.method.training
             weights, velocity = fedavg(

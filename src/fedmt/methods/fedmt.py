@@ -26,6 +26,7 @@ from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError
 from fedmt.estimation import (
     Estimate,
+    align,
     confident_pseudo_labels,
     counting,
     expectation_maximisation,
@@ -53,6 +54,8 @@ class FedMT(Method):
     estimator: how M-hat is made, by 'counting' (the paper) or by 'em'.
     pseudo_labels: from the model alone, 'plain' (the paper), or sharpened by the center's own label,
         'posterior': q_k ~ f_k M[label, k].
+    alignment: hold the pseudo-labels' shares of the wanted classes within each of the center's own
+        to what a uniform prior lets expect (not in the paper; see `estimation.align`).
     projection: which samples R^p sees, 'all' of the center or the 'confident' ones alone (the paper).
     projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
     xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
@@ -64,6 +67,7 @@ class FedMT(Method):
     correspondence: Literal["given", "estimated"] = "given"
     estimator: Literal["counting", "em"] = "em"
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
+    alignment: bool = False
     projection: Literal["all", "confident"] = "all"
     projection_loss: Literal["proper", "double-softmax"] = "proper"
     xi: float = 0.95
@@ -86,6 +90,8 @@ class FedMT(Method):
         """Procedure B up to the batches: pseudo-labels, S_fix, M-hat, S_mix."""
         labels, matrix, keep, facts = self._correspondence(center, predictions)
         guess = posterior(predictions, matrix, labels) if self.pseudo_labels == "posterior" else predictions
+        if self.alignment:
+            guess = align(guess, matrix, labels)
         pseudo, confident = confident_pseudo_labels(guess, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
         if len(fix) == 0:

@@ -54,19 +54,28 @@ class RunFolder:
     def create(cls, path: str | Path, config: str) -> RunFolder:
         """A new run in a new or empty folder."""
         folder = cls(Path(path))
-        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-            what = "already holds a run" if folder.config_file.exists() else "is not empty"
-            raise FedmtError(
-                f"{folder.path} {what}. Go on with it by --resume, or choose another folder by --out."
-            )
+        folder.refuse_if_taken()
         folder._begin(config)
         return folder
+
+    def refuse_if_taken(self) -> None:
+        """An error if there is anything at the folder's place already."""
+        if self.config_file.exists():
+            raise FedmtError(
+                f"{self.path} already holds a run. Go on with it by --resume, or choose another folder "
+                "by --out."
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            what = "is not empty" if self.path.is_dir() else "is a file"
+            raise FedmtError(f"{self.path} {what}; choose another folder by --out.")
 
     @classmethod
     def resume(cls, path: str | Path, config: str) -> RunFolder:
         """The run in `path`, if it is of the same config; a folder that was killed before its config was
         written, or is not there, begins anew."""
         folder = cls(Path(path))
+        if folder.path.exists() and not folder.path.is_dir():
+            raise FedmtError(f"{folder.path} is a file; choose another folder by --out.")
         if not folder.config_file.exists():
             strangers = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
             if [name for name in strangers if name != "lock" and not name.endswith(".tmp")]:
@@ -78,7 +87,8 @@ class RunFolder:
         before = folder.config_file.read_text(encoding="utf-8")
         if before != config:
             raise FedmtError(
-                f"{folder.path} holds another run: its config differs in {_differences(before, config)}. "
+                f"{folder.path} holds another run: its config differs in "
+                f"{_differences(before, config, folder.config_file)}. "
                 "Give the config it was started with, or another --out."
             )
         return folder
@@ -97,7 +107,9 @@ class RunFolder:
         if fcntl is None:  # not a POSIX system: there is no such lock
             yield
             return
-        with (self.path / "lock").open("w") as file:
+        with writing(self.path / "lock"):
+            file = (self.path / "lock").open("w")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -252,9 +264,12 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _differences(before: str, after: str) -> str:
-    """The keys of two TOML configs that differ."""
-    old, new = _paths(tomllib.loads(before)), _paths(tomllib.loads(after))
+def _differences(before: str, after: str, path: Path) -> str:
+    """The keys of two TOML configs that differ; `path` is the first one's."""
+    try:
+        old, new = _paths(tomllib.loads(before)), _paths(tomllib.loads(after))
+    except tomllib.TOMLDecodeError as error:
+        raise FedmtError(f"{path}: not valid TOML any more: {error}.") from None
     keys = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     shown = [f"{k} ({old.get(k, 'not set')!r} there, {new.get(k, 'not set')!r} here)" for k in keys[:4]]
     return ", ".join(shown) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
