@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedmt.estimation import (
     Estimate,
+    align,
     confident_pseudo_labels,
     counting,
     expectation_maximisation,
@@ -236,3 +237,39 @@ def test_frobenius_error() -> None:
     assert frobenius_error(
         torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[0.0, 0], [1, 1]])
     ) == pytest.approx(2**0.5)
+
+
+# -- alignment --------------------------------------------------------------------------------------------
+
+
+@quick
+@given(seeds, kinds, st.integers(0, 12), st.integers(1, 5), st.integers(1, 6))
+def test_aligned_guesses_against_loops(seed: int, kind: str, count: int, coarse: int, wanted: int) -> None:
+    rng = np.random.default_rng(seed)
+    guesses = probabilities(rng, kind, count, wanted)
+    matrix = rng.dirichlet(np.ones(coarse), size=wanted).T
+    labels = rng.integers(coarse, size=count)
+    expected = np.zeros(wanted)
+    for label in labels:
+        expected += matrix[label] / matrix[label].sum()
+    found = align(torch.from_numpy(guesses), torch.from_numpy(matrix), torch.from_numpy(labels)).numpy()
+    for i in range(count):
+        scaled = guesses[i] * expected / np.maximum(guesses.sum(0), 1e-12)
+        reference = scaled / scaled.sum() if scaled.sum() > 0 else guesses[i]
+        np.testing.assert_allclose(found[i], reference, rtol=1e-9, atol=1e-12)
+
+
+def test_alignment_undoes_a_preference_within_a_label() -> None:
+    """Two wanted classes share a label; the model prefers the first everywhere, but some samples more."""
+    matrix = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    labels = torch.tensor([0, 0, 0, 0, 1, 1])
+    first = torch.tensor([0.95, 0.9, 0.6, 0.55])
+    guesses = torch.cat([torch.stack([first, 1 - first, 0 * first], 1), torch.tensor([[0.0, 0, 1]] * 2)])
+    found = align(guesses, matrix, labels)
+    assert guesses.argmax(1).tolist() == [0, 0, 0, 0, 2, 2]
+    assert found.argmax(1).tolist() == [0, 0, 1, 1, 2, 2]
+    # A center with more of another label must not move the shares within this one.
+    more = align(
+        torch.cat([guesses, guesses[4:].repeat(9, 1)]), matrix, torch.cat([labels, labels[4:].repeat(9)])
+    )
+    torch.testing.assert_close(more[:6], found)

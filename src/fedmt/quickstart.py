@@ -46,10 +46,12 @@ OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",
 )  # fmt: skip
 
+OPTIONS = {"name": "fedmt", "lambda_2": 0.5, "alignment": True}
+
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Single": ({"name": "single"}, ALONE),
-    "FedMT (T)": ({"name": "fedmt", "correspondence": "given", "lambda_2": 0.5}, FEDERATED),
-    "FedMT (E)": ({"name": "fedmt", "correspondence": "estimated", "lambda_2": 0.5}, FEDERATED),
+    "FedMT (T)": ({**OPTIONS, "correspondence": "given"}, FEDERATED),
+    "FedMT (E)": ({**OPTIONS, "correspondence": "estimated"}, FEDERATED),
 }
 
 

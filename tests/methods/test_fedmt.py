@@ -11,7 +11,7 @@ from fedmt import Correspondence
 from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.engines.local import LocalEngine
 from fedmt.errors import FedmtError
-from fedmt.estimation import counting
+from fedmt.estimation import align, counting
 from fedmt.labels import posterior
 from fedmt.methods import FedMT, Training
 from fedmt.methods.base import sample_stream
@@ -104,6 +104,22 @@ def test_pseudo_labels_plain_and_posterior(make_federation):
     assert torch.equal(mapped, center.labels)
     assert not torch.equal(center.correspondence.map_labels(p.pseudo_labels), center.labels)
     assert q.confident.sum() > p.confident.sum()
+
+
+def test_alignment_is_applied_to_the_guess(make_federation):
+    center = make_federation().centers[0]
+    probabilities = guesses(center, sharpness=1.0)
+    probabilities[:, 0] *= 5  # a model that sees t-shirts everywhere
+    probabilities = probabilities / probabilities.sum(1, keepdim=True)
+    method = FedMT(QUICK, VIEWS, xi=0.3, alignment=True)
+    plan = method.center_round(center, probabilities, {}, 1, np.random.default_rng(0))
+    matrix = center.correspondence.matrix
+    expected = align(posterior(probabilities, matrix, center.labels), matrix, center.labels)
+    assert torch.equal(plan.pseudo_labels, expected.argmax(1))
+    plain = replace(method, alignment=False).center_round(
+        center, probabilities, {}, 1, np.random.default_rng(0)
+    )
+    assert (plan.pseudo_labels == 0).sum() < (plain.pseudo_labels == 0).sum()
 
 
 def test_estimated_uses_no_given_matrix(make_federation):

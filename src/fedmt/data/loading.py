@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
@@ -23,102 +22,18 @@ from fedmt.data.idx import read_idx, read_mnist_folder
 from fedmt.data.imageset import ImageOptions, ImageSet
 from fedmt.data.manifest import read_manifest
 from fedmt.data.npz import read_npz
+from fedmt.data.specs import (
+    BenchmarkSpec,
+    CenterSpec,
+    CorrespondenceSpec,
+    ImageSpec,
+    ReferenceSpec,
+    SourceSpec,
+    TestSpec,
+)
 from fedmt.data.splits import Split, iid_split, non_iid_split
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import Correspondence, LabelSpace
-
-
-def _from_config_folder(path: Path, info: ValidationInfo) -> Path:
-    """Relative paths of a config are relative to its file, wherever the command runs."""
-    base = (info.context or {}).get("folder")
-    path = path.expanduser()
-    return (Path(base) / path).resolve() if base is not None else path
-
-
-ConfigPath = Annotated[Path, AfterValidator(_from_config_folder)]
-
-
-class Section(BaseModel):
-    """A table of the config; a key it does not know is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SourceSpec(Section):
-    """Where images and labels lie.
-
-    source 'folder': path has a folder for each class. 'manifest': path is a CSV of `image,label`.
-    'npz': arrays `images`, `labels`, `classes`. 'idx': path is the images file and `labels` the
-    labels file, or path is a folder with the standard names. 'cifar100': the `cifar-100-python` folder.
-    'fashion_mnist': the bundled subset. `split`: 'train' or 'test', for those that have both.
-    """
-
-    source: Literal["folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist"]
-    path: ConfigPath | None = None
-    labels: ConfigPath | None = None
-    split: Literal["train", "test"] | None = None
-    image_column: str = "image"
-    label_column: str = "label"
-    root: ConfigPath | None = None
-
-
-CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
-"""A CSV file, or a table `{wanted class = "class"}` or `{wanted class = {class = probability}}`."""
-
-
-class CenterSpec(SourceSpec):
-    """A center: a source, the space it labels in (none: it has no labels), and its correspondence."""
-
-    name: str = Field(min_length=1)
-    space: str | None = None
-    correspondence: CorrespondenceSpec | None = None
-
-
-class ReferenceSpec(SourceSpec):
-    """The reference center; it labels in the wanted space."""
-
-    name: str = "reference"
-
-
-class TestSpec(SourceSpec):
-    """Test images, labelled in `space` (the wanted one if not said)."""
-
-    __test__ = False  # not a test class, whatever pytest thinks of the name
-
-    space: str | None = None
-
-
-class BenchmarkSpec(Section):
-    """One labelled set split into a federation.
-
-    data: the set; test: its test part (not needed for sources that have one).
-    wanted: the space of the reference center. spaces: how many centers label in each other space.
-    split 'iid' or 'non-iid' with `gamma`; `per_class` images a class at the reference center; `samples`
-    at each center (none: as many as there are).
-    """
-
-    data: SourceSpec
-    test: SourceSpec | None = None
-    wanted: str
-    spaces: dict[str, Annotated[int, Field(ge=0)]]
-    split: Literal["iid", "non-iid"] = "iid"
-    gamma: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    per_class: Annotated[int, Field(ge=1)]
-    samples: Annotated[int, Field(ge=1)] | None = None
-
-
-class ImageSpec(Section):
-    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory."""
-
-    size: int | tuple[int, int] | None = None
-    channels: Literal[1, 3] | None = None
-    cache: ConfigPath | None = None
-    memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
-
-    def options(self) -> ImageOptions:
-        size = (self.size, self.size) if isinstance(self.size, int) else self.size
-        cache = self.cache or Path.home() / ".cache" / "fedmt"
-        return ImageOptions(size, self.channels, cache, int(self.memory_limit_gib * 2**30))
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,9 @@ class FedMT(Method):
     estimator: how M-hat is made, by 'counting' (the paper) or by 'em'.
     pseudo_labels: from the model alone, 'plain' (the paper), or sharpened by the center's own label,
         'posterior': q_k ~ f_k M[label, k].
-    alignment: hold the pseudo-labels' shares of the wanted classes within each of the center's own
-        to what a uniform prior lets expect (not in the paper; see `estimation.align`).
+    alignment: hold the guesses' shares of the wanted classes, within each of the center's own, to what
+        a uniform prior lets expect, against self-training's drift to the classes it already prefers
+        (not in the paper; see `estimation.align`).
     projection: which samples R^p sees, 'all' of the center or the 'confident' ones alone (the paper).
     projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
     xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
@@ -176,6 +177,10 @@ class FedMT(Method):
         if self._uses_given(center):
             assert center.correspondence is not None
             return center.labels, center.correspondence.matrix.to(predictions), {}, {}
+        if self.alignment:
+            # M is not known yet, so the shares can be held over the whole center alone.
+            everything = torch.ones(1, predictions.shape[1], device=predictions.device)
+            predictions = align(predictions, everything, torch.zeros_like(center.labels))
         estimate = self._estimate(predictions, center.labels, len(center.space))
         facts: dict[str, float] = {"filled_columns": float(estimate.filled.sum())}
         if center.correspondence is not None:

@@ -1,0 +1,120 @@
+"""Where in a config a mistake is, and what to say of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fedmt.errors import listed, nearest
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a config came from, for the errors: its file, its text, and the keys that --set changed."""
+
+    path: Path | None = None
+    text: str = ""
+    overridden: tuple[tuple[str, ...], ...] = ()
+
+    def place(self, *location: int | str) -> str:
+        """`file.toml, line 12: `, `--set training.rounds: `, or as much as is known."""
+        for key in self.overridden:
+            if location[: len(key)] == key:
+                return f"--set {'.'.join(key)}: "
+        if self.path is None:
+            return ""
+        line = _line(self.text, location)
+        return f"{self.path}, line {line}: " if line else f"{self.path}: "
+
+
+def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin: Origin) -> str:
+    """Pydantic's findings, a line each, with place and key; unknown keys first, with the nearest one."""
+    unknown, others = [], []
+    for finding in error.errors():
+        location = (*prefix, *(part for part in finding["loc"] if not _is_type_tag(part)))
+        if "correspondence" in location or location[:1] == ("correspondences",):
+            # A union of a file and two kinds of table: each would complain in its own words.
+            end = location.index("correspondence") + 1 if "correspondence" in location else 2
+            location = location[:end]
+            message = 'expected a CSV file, or a table {wanted class = "class" or {class = probability}}'
+            others.append(f"{origin.place(*location)}{_dotted(location)}: {message}.")
+        elif finding["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            known = _keys(root, finding["loc"][:-1])
+            hint = nearest(str(location[-1]), known) or (f" Known: {listed(known, 20)}." if known else "")
+            unknown.append(f"{origin.place(*location)}unknown key '{_dotted(location)}'.{hint}")
+        elif finding["type"] == "missing":
+            others.append(f"{origin.place(*location)}'{_dotted(location)}' is missing.")
+        else:
+            given = finding["input"]
+            shown = "" if isinstance(given, dict | list) else f" (got {given!r})"
+            said = finding["msg"][0].lower() + finding["msg"][1:]
+            others.append(f"{origin.place(*location)}{_dotted(location)}: {said}{shown}.")
+    return "\n".join(dict.fromkeys(unknown + others))
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+def _is_type_tag(part: object) -> bool:
+    """Pydantic puts the alternative of a union it tried into the location ('str', 'dict[str,...]', …)."""
+    tags = r"str|int|float|path|(dict|tuple|json-or-python|lax-or-strict)\[.*|(function|constrained)-.*"
+    return isinstance(part, str) and re.fullmatch(tags, part) is not None
+
+
+def _keys(root: type, location: tuple[int | str, ...]) -> list[str]:
+    """The keys known at a place of the config, by walking the types of `root`."""
+    current: Any = root
+    for part in location:
+        if isinstance(part, int) or current is None:
+            continue
+        hints = typing.get_type_hints(current) if isinstance(current, type) else {}
+        current = _inner(hints.get(part))
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return list(current.model_fields)
+    if isinstance(current, type) and dataclasses.is_dataclass(current):
+        return [f.name for f in dataclasses.fields(current)]
+    return []
+
+
+def _inner(hint: Any) -> Any:
+    """`X` of `X | None`, `list[X]` and `Annotated[X, …]`."""
+    while typing.get_origin(hint) is not None or isinstance(hint, types.UnionType):
+        arguments = [a for a in typing.get_args(hint) if a is not types.NoneType]
+        if not arguments:
+            return None
+        hint = arguments[0]
+    return hint
+
+
+def _line(text: str, location: tuple[int | str, ...]) -> int | None:
+    """The line of a key in a TOML text: the table's header followed, then the key inside it."""
+    table: list[int | str] = []
+    counts: dict[str, int] = {}
+    best = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[(\[?)\s*([^\]]+?)\s*\]", line)
+        if header:
+            name = header.group(2)
+            table = list(name.replace('"', "").split("."))
+            if header.group(1):
+                counts[name] = counts.get(name, -1) + 1
+                table.append(counts[name])
+            elif table[0] in counts:  # [centers.correspondence] belongs to the last [[centers]]
+                table.insert(1, counts[str(table[0])])
+            if table == list(location)[: len(table)]:
+                best = number
+            continue
+        key = re.match(r"""\s*["']?([\w .-]+?)["']?\s*=""", line)
+        if key:
+            here = [*table, *key.group(1).split(".")]
+            if here == list(location)[: len(here)]:
+                return number
+    return best
