@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint check clean
+.PHONY: quickstart test format clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/fedmt quickstart

@@ -29,7 +29,7 @@ def main() -> None:
     engine = build_engine(config, federation, torch.device("cpu"))
     center = federation.centers[0]
     state, _ = engine.start()
-    engine.model.load_state_dict(state.weights, strict=False)
+    engine.model.load_state_dict(state.weights)
     predictions = engine.predict(center.images)
     plan = engine.method.center_round(center, predictions, {}, 1, random_numbers(0, 1, center.name))
     assert plan.work is not None

@@ -26,7 +26,7 @@ BELOW = {
     "run": {"errors", "config", "data", "engines", "runs"},
     "progress": {"data", "engines", "run"},
     "quickstart": {"augment", "config", "progress", "run", "runs"},
-    "cli": {"errors", "config", "data", "engines", "progress", "quickstart", "run", "runs"},
+    "cli": {"errors", "config", "data", "engines", "methods", "progress", "quickstart", "run", "runs"},
 }
 
 

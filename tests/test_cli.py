@@ -224,7 +224,7 @@ def test_check_shows_the_federation(invoke, folder):
         "cairo": ["6", "look (2)", "none", "known, overlapping"],
         "delhi": ["4", "no labels", "-", "-"],
         "essen": ["6", "diagnosis (3)", "1: 'keratosis'", "identity"],
-        "faro": ["6", "look (2)", "none", "unknown: to be estimated"],
+        "faro": ["6", "look (2)", "none", "unknown; to be estimated"],
         "test 1": ["6", "diagnosis (3)", "none", "test"],
         "test 2": ["6", "triage (3)", "1: 'other'", "test"],
     }

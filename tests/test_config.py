@@ -268,6 +268,23 @@ def test_an_option_of_another_method_is_unknown(error_of):
     assert f"line {line_of(text, 'xi = 0.5')}" in message and "unknown key 'method.xi'" in message
 
 
+def test_a_wrong_choice_of_correspondence_is_not_taken_for_a_matrix(error_of):
+    message = error_of(changed(BENCHMARK, "xi = 0.5", 'correspondence = "estimate"'))
+    assert "method.correspondence" in message and "'estimated'" in message and "CSV" not in message
+
+
+def test_the_paper_preset_spells_every_option_out():
+    """Else it would change whenever a default does."""
+    import dataclasses
+
+    from fedmt.methods import PRESETS, FedMT, Training
+
+    training = {f.name for f in dataclasses.fields(Training)}
+    method = {f.name for f in dataclasses.fields(FedMT)} - {"training", "augmentation", "correspondence"}
+    assert set(PRESETS["paper"]["training"]) == training
+    assert set(PRESETS["paper"]["method"]) == method | {"name"}
+
+
 def test_several_mistakes_are_all_named(error_of):
     text = changed(changed(BENCHMARK, "seed = 3", 'seed = "x"'), "rounds = 4", "rouns = 4")
     first, second = error_of(text).splitlines()

@@ -273,3 +273,19 @@ def test_alignment_undoes_a_preference_within_a_label() -> None:
         torch.cat([guesses, guesses[4:].repeat(9, 1)]), matrix, torch.cat([labels, labels[4:].repeat(9)])
     )
     torch.testing.assert_close(more[:6], found)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
+def test_scores_that_are_no_probabilities_still_give_a_valid_matrix(bad: float) -> None:
+    rng = np.random.default_rng(0)
+    scores = torch.from_numpy(rng.dirichlet(np.ones(4), size=30))
+    scores[::3, 1] = bad
+    labels = torch.from_numpy(rng.integers(3, size=30))
+    for estimate in (counting(scores, labels, 3, 0.3), expectation_maximisation(scores, labels, 3)):
+        assert_valid(estimate, 3, 4, torch.float64)
+
+
+def test_counting_in_half_precision_does_not_overflow() -> None:
+    scores = torch.tensor([[0.9, 0.1]], dtype=torch.float16).expand(70_000, 2)
+    estimate = counting(scores, torch.zeros(70_000, dtype=torch.int64), 2, 0.5)
+    assert estimate.matrix.tolist() == [[1.0, 0.5], [0.0, 0.5]]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedmt.static_bn import keep_no_statistics, layers, measure, pool
+from fedmt.static_bn import layers, measure, pool, set_static
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -90,18 +90,32 @@ def test_several_batches_are_averaged_in_any_order() -> None:
     model = small_model()
     found = measure(model, batches)
     each = [expected_moments(model, b) for b in batches]
-    for key, value in found.items():
-        torch.testing.assert_close(value, torch.stack([e[key] for e in each]).mean(0), rtol=1e-4, atol=1e-5)
+    for key in [k for k in found if k.endswith("running_mean")]:
+        means = torch.stack([e[key] for e in each])
+        spread = key.removesuffix("mean") + "var"
+        variances = torch.stack([e[spread] for e in each])
+        torch.testing.assert_close(found[key], means.mean(0), rtol=1e-4, atol=1e-5)
+        total = (variances + means.square()).mean(0) - means.mean(0).square()
+        torch.testing.assert_close(found[spread], total, rtol=1e-4, atol=1e-5)
     again = measure(model, iter(batches[::-1]))
     for key, value in found.items():
         torch.testing.assert_close(value, again[key], rtol=1e-5, atol=1e-6)
+
+
+def test_a_small_last_batch_counts_by_its_size() -> None:
+    """One bright image after 63 dark ones must not weigh as much as they do."""
+    norm = torch.nn.BatchNorm2d(1)
+    dark, bright = torch.zeros(63, 1, 2, 2), torch.ones(1, 1, 2, 2)
+    found = measure(torch.nn.Sequential(norm), [dark, bright])
+    assert float(found["0.running_mean"]) == pytest.approx(1 / 64)
+    assert float(found["0.running_var"]) == pytest.approx(1 / 64 - 1 / 64**2)
 
 
 @pytest.mark.parametrize("static", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_measuring_leaves_the_model_as_it_should(static: bool, training: bool) -> None:
     model = small_model()
-    keep_no_statistics(model, static)
+    set_static(model, static)
     model.train(training)
     before = {k: v.clone() for k, v in model.named_parameters()}
     found = measure(model, [images(0), images(1)])
@@ -111,7 +125,7 @@ def test_measuring_leaves_the_model_as_it_should(static: bool, training: bool) -
     assert all(torch.equal(before[k], v) and v.grad is None for k, v in model.named_parameters())
     # The result is a copy: later training does not change it.
     kept = {k: v.clone() for k, v in found.items()}
-    keep_no_statistics(model, False)
+    set_static(model, False)
     model.train()(images(2) + 5)
     assert all(torch.equal(kept[k], v) for k, v in found.items())
     assert not any(v.requires_grad for v in found.values())
@@ -225,7 +239,7 @@ def test_a_variance_is_never_negative() -> None:
 
 def test_static_training_uses_the_batch_and_touches_no_buffer() -> None:
     model, ordinary = small_model(), small_model()
-    keep_no_statistics(model, static=True)
+    set_static(model, static=True)
     model.norm.running_mean.fill_(5)
     before = {k: v.clone() for k, v in model.named_buffers()}
     batch = images(0)
@@ -239,7 +253,7 @@ def test_static_training_uses_the_batch_and_touches_no_buffer() -> None:
 
 def test_evaluation_uses_the_statistics_either_way() -> None:
     model, ordinary = small_model(), small_model()
-    keep_no_statistics(model, static=True)
+    set_static(model, static=True)
     for m in (model, ordinary):
         m.norm.running_mean.fill_(0.3)
         m.deep.running_var.fill_(4)
@@ -252,8 +266,8 @@ def test_evaluation_uses_the_statistics_either_way() -> None:
 
 def test_ordinary_training_can_be_switched_back_on() -> None:
     model = small_model()
-    keep_no_statistics(model, static=True)
-    keep_no_statistics(model, static=False)
+    set_static(model, static=True)
+    set_static(model, static=False)
     model.train()(images(0))
     assert model.norm.num_batches_tracked == 1
     mean, _ = moments(model.first(images(0)))

@@ -15,6 +15,7 @@ import fedmt
 from fedmt.config import load_config
 from fedmt.engines.local import pick_device
 from fedmt.errors import FedmtError, listed
+from fedmt.methods import FedMT, Method
 from fedmt.progress import Display, headline, make_console
 from fedmt.run import Stopped, build_engine, run
 
@@ -87,7 +88,9 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
             found = set(center.labels.tolist())
             names = [c for i, c in enumerate(center.space) if i not in found]
             missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
-        table.add_row(center.name, f"{len(center):,}", space, missing, role or _correspondence(center))
+        table.add_row(
+            center.name, f"{len(center):,}", space, missing, role or _correspondence(center, engine.method)
+        )
     console.print(table)
     for note in notes:
         console.print(f"Note: {note}")
@@ -124,15 +127,16 @@ def _version(
         raise typer.Exit
 
 
-def _correspondence(center: fedmt.Center) -> str:
+def _correspondence(center: fedmt.Center, method: Method) -> str:
+    """What is known of a center's correspondence, and what the method does about it."""
     known = center.correspondence
     if center.space is None:
         return "-"
-    if known is None:
-        return "unknown: to be estimated"
-    if known.coarse == known.fine:
+    if known is not None and known.coarse == known.fine:
         return "identity"
-    return "known, partition" if known.is_partition else "known, overlapping"
+    estimated = isinstance(method, FedMT) and (known is None or method.correspondence == "estimated")
+    kind = "unknown" if known is None else "known, " + ("partition" if known.is_partition else "overlapping")
+    return f"{kind}; to be estimated" if estimated else kind
 
 
 def main() -> None:

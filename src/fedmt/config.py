@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import Field, TypeAdapter, ValidationError
+import torch
+from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError
 
 from fedmt.augment import Augmentation
 from fedmt.backbones import (
@@ -76,6 +77,8 @@ class Config(Section):
     centers: list[CenterSpec] = Field(default_factory=list)
     tests: list[TestSpec] = Field(default_factory=list)
 
+    _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
+
     def build_method(self) -> Method:
         """The method with its options, the training and the augmentation."""
         options = {k: v for k, v in self.method.items() if k != "name"}
@@ -86,7 +89,7 @@ class Config(Section):
     def build_federation(self) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and notes for the user."""
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
-        vocabulary = Vocabulary(spaces, self.correspondences, "config")
+        vocabulary = Vocabulary(spaces, self.correspondences, self._where)
         if self.benchmark is not None:
             return load_benchmark(self.benchmark, self.images, vocabulary, self.seed)
         assert self.wanted is not None and self.reference is not None
@@ -108,7 +111,16 @@ class Config(Section):
                 mean, std = [sum(mean) / 3], [sum(std) / 3]
         else:
             mean, std = pixel_statistics(federation.reference.images)
-        return Classifier(backbone, mean, std)
+        model = Classifier(backbone, mean, std)
+        with torch.no_grad():
+            found = tuple(model.eval()(federation.reference.images[:2].float() / 255).shape)
+        expected = (min(2, len(federation.reference)), len(federation.wanted))
+        if found != expected:
+            raise FedmtError(
+                f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} images, "
+                f"expected {expected}: one for each class of '{federation.wanted.name}'."
+            )
+        return model
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
@@ -137,6 +149,8 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
     try:
         folder = origin.path.parent if origin.path is not None else None
         config = Config.model_validate(raw, context={"folder": folder})
+        if origin.path is not None:
+            config._where = str(origin.path)
         _check_method_keys(config.method, origin)
         config.build_method()
     except ValidationError as error:

@@ -39,7 +39,9 @@ def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin:
     unknown, others = [], []
     for finding in error.errors():
         location = (*prefix, *(part for part in finding["loc"] if not _is_type_tag(part)))
-        if "correspondence" in location or location[:1] == ("correspondences",):
+        if location[:1] == ("correspondences",) or (
+            location[:1] == ("centers",) and "correspondence" in location
+        ):
             # A union of a file and two kinds of table: each would complain in its own words.
             end = location.index("correspondence") + 1 if "correspondence" in location else 2
             location = location[:end]

@@ -40,7 +40,7 @@ def counting(probabilities: Tensor, labels: Tensor, num_classes: int, threshold:
     wanted = probabilities.shape[1]
     pairs = labels[confident] * wanted + pseudo[confident]
     counts = torch.bincount(pairs, minlength=num_classes * wanted)
-    return _normalised(counts.view(num_classes, wanted).to(probabilities.dtype))
+    return _normalised(counts.view(num_classes, wanted).double(), probabilities.dtype)
 
 
 def expectation_maximisation(
@@ -54,14 +54,14 @@ def expectation_maximisation(
     `sum_i log sum_k f_ik M[y_i, k]` at every iteration.
     """
     # float64: these are sums over a whole center, done once a round.
-    f = probabilities.double()
+    f = probabilities.double().nan_to_num(0.0, 0.0, 0.0).clamp_min(0)
     f = f / f.sum(1, keepdim=True).clamp_min(torch.finfo(f.dtype).tiny)
     matrix = torch.full((num_classes, f.shape[1]), 1 / num_classes, dtype=f.dtype, device=f.device)
     estimate = Estimate(matrix, torch.ones(f.shape[1], dtype=torch.bool, device=f.device))
     for _ in range(iterations):
         q = posterior(f, estimate.matrix, labels)
         joint = torch.zeros_like(matrix).index_add_(0, labels, q)
-        estimate = _normalised(joint)
+        estimate = _normalised(joint, f.dtype)
     return Estimate(estimate.matrix.to(probabilities.dtype), estimate.filled)
 
 
@@ -88,10 +88,10 @@ def frobenius_error(estimate: Tensor, truth: Tensor) -> float:
     return float(torch.linalg.norm(estimate.double().cpu() - truth.double().cpu()))
 
 
-def _normalised(mass: Tensor) -> Estimate:
+def _normalised(mass: Tensor, dtype: torch.dtype) -> Estimate:
     """Columns of [J, K] non-negative mass divided by their sums; empty ones become 1/J."""
     totals = mass.sum(0)
     filled = ~(totals > 0)
     safe = torch.where(filled, torch.ones_like(totals), totals)
     uniform = torch.full_like(mass, 1 / mass.shape[0])
-    return Estimate(torch.where(filled, uniform, mass / safe), filled)
+    return Estimate(torch.where(filled, uniform, mass / safe).to(dtype), filled)

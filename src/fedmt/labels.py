@@ -258,7 +258,7 @@ def posterior(probabilities: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
     at last on the uniform distribution: each row is a distribution whatever comes in.
     """
     # In float64, where a product of two small float32 numbers does not underflow.
-    scores = probabilities.double()
+    scores = probabilities.double().nan_to_num(0.0, 0.0, 0.0)
     allowed = matrix.double()[labels]
     joint = scores * allowed
     for fallback in (allowed, scores, torch.ones_like(scores)):

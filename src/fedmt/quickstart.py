@@ -46,7 +46,7 @@ OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",
 )  # fmt: skip
 
-OPTIONS = {"name": "fedmt", "lambda_2": 0.5, "alignment": True}
+OPTIONS = {"name": "fedmt", "alignment": True}
 
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Single": ({"name": "single"}, ALONE),

@@ -39,8 +39,8 @@ class Silent:
         pass
 
 
-class Stopped(Exception):
-    """The user asked to stop; every finished round is saved."""
+class Stopped(BaseException):
+    """The user asked to stop; every finished round is saved. As KeyboardInterrupt, no `Exception`."""
 
 
 def run(
@@ -80,11 +80,15 @@ def _train(
         begin = time.perf_counter()
         state, record = engine.start()
         _finish_round(folder, state, record, begin, observer, save=True)
-    while state.round < rounds:
-        begin = time.perf_counter()
-        state, record = engine.round(state)
-        due = state.round % config.checkpoint_every == 0 or state.round == rounds
-        _finish_round(folder, state, record, begin, observer, save=due)
+    try:
+        while state.round < rounds:
+            begin = time.perf_counter()
+            state, record = engine.round(state)
+            due = state.round % config.checkpoint_every == 0 or state.round == rounds
+            _finish_round(folder, state, record, begin, observer, save=due)
+    except Stopped:
+        folder.save(state)  # the last finished round may not have been due
+        raise
 
 
 def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:

@@ -8,7 +8,7 @@ pooled. They leave a center beside the weights, so this is a choice (`training.b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ def layers(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
-def keep_no_statistics(model: nn.Module, static: bool) -> None:
+def set_static(model: nn.Module, static: bool) -> None:
     """Whether training leaves the layers' running statistics alone (static) or updates them (ordinary)."""
     for layer in layers(model).values():
         # With this flag off a layer in training mode uses its batch and touches no buffer, while in
@@ -39,8 +39,8 @@ def measure(
 ) -> Statistics:
     """Statistics of the model's layers over batches of images [B, C, H, W] in [0, 1].
 
-    The mean over batches of each batch's mean and variance. `forward` runs the model where plain calling
-    will not do (autocast). The model is left in evaluation mode.
+    Each batch is normalised by its own statistics, and these are pooled by the batches' sizes. `forward`
+    runs the model where plain calling will not do (autocast). The model is left in evaluation mode.
     """
     forward = forward or model
     found = layers(model)
@@ -48,19 +48,29 @@ def measure(
         model.eval()
         return {}
     before = {name: (layer.momentum, layer.track_running_stats) for name, layer in found.items()}
-    for layer in found.values():
-        layer.track_running_stats = True
-        layer.reset_running_stats()
-        layer.momentum = None  # cumulative mean
     model.eval()  # dropout stays off: only the batch-norm layers learn here
     for layer in found.values():
         layer.train()
-    for batch in batches:
-        forward(batch)
+        layer.track_running_stats = True
+        layer.momentum = 1.0  # what a batch leaves behind is its own statistics
+
+    def each() -> Iterator[tuple[float, Statistics]]:
+        for batch in batches:
+            forward(batch)
+            yield float(len(batch)), _statistics(found)
+
+    pooled = pool(each())
     model.eval()
-    statistics = {}
     for name, layer in found.items():
         layer.momentum, layer.track_running_stats = before[name]
+        if layer.num_batches_tracked is not None:
+            layer.num_batches_tracked.zero_()  # a count of training batches, which these were not
+    return pooled
+
+
+def _statistics(found: dict[str, _BatchNorm]) -> Statistics:
+    statistics = {}
+    for name, layer in found.items():
         assert layer.running_mean is not None and layer.running_var is not None
         statistics[f"{name}.running_mean"] = layer.running_mean.clone()
         statistics[f"{name}.running_var"] = layer.running_var.clone()
@@ -68,7 +78,7 @@ def measure(
 
 
 def pool(parts: Iterable[tuple[float, Statistics]]) -> Statistics:
-    """The statistics of several centers' images together, from each one's weight (samples) and own.
+    """The statistics of several sets of images together, from each one's weight (samples) and own.
 
         mean = sum w_c mean_c / W,        var = sum w_c (var_c + mean_c^2) / W - mean^2
 

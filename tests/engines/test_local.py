@@ -191,7 +191,7 @@ def test_static_statistics_are_those_of_the_plain_images(make_federation, make_m
     running = engine(federation, make_model)
     state, _ = running.start()
     images = torch.cat([c.images for c in (federation.reference, *federation.centers)]).float() / 255
-    running.model.load_state_dict(state.weights, strict=False)
+    running.model.load_state_dict(state.weights)
     with torch.no_grad():
         model = running.model
         features = model.backbone.features[0][0]((images - model.mean) / model.std)
@@ -270,6 +270,40 @@ def test_accuracy_by_projection_is_counted_right(make_model):
     # Sample 1: argmax is c (wrong), but a and b together outweigh it, so the coarse answer is right.
     assert record["accuracy"]["f"] == pytest.approx(2 / 3)
     assert record["accuracy"]["c"] == 1
+
+
+def test_test_sets_of_one_space_count_as_one(make_federation, make_model):
+    whole = make_federation()
+    wanted = whole.tests[0]
+    parts = tuple(
+        replace(wanted, name=n, images=wanted.images[s], labels=wanted.labels[s])
+        for n, s in (("a", slice(0, 30)), ("b", slice(30, None)))
+    )
+    _, one = engine(whole, make_model).start()
+    _, two = engine(replace(whole, tests=parts), make_model).start()
+    assert two["accuracy"]["garment"] == pytest.approx(one["accuracy"]["garment"])
+
+
+@pytest.mark.parametrize("samples", [1, 669])
+def test_any_number_of_images_has_statistics(make_model, samples):
+    """669 is one more than a batch of statistics on a CPU; one is as few as a center can have."""
+    space = LabelSpace("f", ["a", "b"])
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (samples, 1, 28, 28), generator=generator, dtype=torch.uint8)
+    reference = Center("r", images, space, torch.zeros(samples, dtype=torch.int64))
+    federation = Federation(space, reference, ())
+    running = engine(federation, make_model, Single(replace(QUICK, warmup_epochs=0), VIEWS))
+    state, _ = running.start()
+    assert all(bool(v.isfinite().all()) for v in state.weights.values())
+
+
+def test_the_callers_random_numbers_are_left_alone(make_federation, make_model):
+    running = engine(make_federation(), make_model)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    running.start()
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_a_device_that_is_not_there_is_an_error():

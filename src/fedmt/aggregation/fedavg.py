@@ -30,7 +30,7 @@ class RunningMean:
     @torch.no_grad()
     def add(self, trained: Mapping[str, Tensor], received: Mapping[str, Tensor], weight: float) -> bool:
         """Adds the update `trained - received`; returns False, adding nothing, if it is not finite."""
-        update = {key: trained[key] - value for key, value in received.items()}
+        update = {k: trained[k] - value for k, value in received.items() if value.is_floating_point()}
         if not all(bool(value.isfinite().all()) for value in update.values()):
             return False
         self.total += weight
@@ -60,6 +60,9 @@ def fedavg(
         return dict(received), dict(velocity)
     weights, new_velocity = {}, {}
     for key, value in received.items():
+        if key not in mean_update:  # counters and the like have no mean: they stay as they were
+            weights[key] = value
+            continue
         step = mean_update[key]
         if key in parameters:
             if momentum > 0:

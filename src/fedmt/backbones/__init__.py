@@ -87,7 +87,7 @@ def pixel_statistics(images: Tensor) -> tuple[list[float], list[float]]:
     # In chunks: a float64 copy of a whole center could be eight times its size.
     count, total, squares = 0, torch.zeros(images.shape[1]), torch.zeros(images.shape[1])
     total, squares = total.double(), squares.double()
-    for chunk in images.split(1024):
+    for chunk in images.split(max(1, (1 << 24) // images[0].numel())):
         values = chunk.double() / 255
         count += values.numel() // values.shape[1]
         total += values.sum((0, 2, 3)).cpu()

@@ -6,8 +6,9 @@ a *benchmark*, one fully labelled set that is split into them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -89,28 +90,67 @@ def load_federation(
     options = images.options()
     vocabulary.check()
     goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
-    where = f"center '{reference.name}'"
-    read, labels = _read(reference, options, goal, where)
-    first = Center(reference.name, read, goal, labels)
-    others = []
-    for spec in centers:
-        where = f"center '{spec.name}'"
-        if spec.space is None:
-            if spec.correspondence is not None:
-                raise FedmtError(f"{where} has a correspondence but no space; name the space it labels in.")
-            others.append(Center(spec.name, _read(spec, options, None, where)[0]))
-            continue
-        space = vocabulary.space(spec.space, where)
-        read, labels = _read(spec, options, space, where)
-        matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
-        others.append(Center(spec.name, read, space, labels, matrix))
-    held = []
-    for number, test in enumerate(tests, 1):
-        where = f"test {number}"
-        space = vocabulary.space(test.space or wanted, where)
-        read, labels = _read(test, options, space, where, "test")
-        held.append(Center(where, read, space, labels))
-    return Federation(goal, first, tuple(others), tuple(held))
+    problems: list[str] = []
+
+    def tried(load: Callable[[], Center]) -> list[Center]:
+        """The center in a list, or none and its problem noted: all problems are told at once."""
+        try:
+            return [load()]
+        except FedmtError as error:
+            problems.append(str(error))
+            return []
+
+    first = tried(lambda: _load_reference(reference, goal, options))
+    others = [c for spec in centers for c in tried(partial(_load_center, spec, goal, options, vocabulary))]
+    held = [
+        t
+        for number, test in enumerate(tests, 1)
+        for t in tried(partial(_load_test, test, f"test {number}", wanted, options, vocabulary))
+    ]
+    if problems:
+        raise FedmtError("\n".join(problems))
+    return Federation(goal, first[0], tuple(others), (*held, *_derived_tests(held, others, goal)))
+
+
+def _load_reference(spec: ReferenceSpec, goal: LabelSpace, options: ImageOptions) -> Center:
+    images, labels = _read(spec, options, goal, f"center '{spec.name}'")
+    return Center(spec.name, images, goal, labels)
+
+
+def _load_center(spec: CenterSpec, goal: LabelSpace, options: ImageOptions, vocabulary: Vocabulary) -> Center:
+    where = f"center '{spec.name}'"
+    if spec.space is None:
+        if spec.correspondence is not None:
+            raise FedmtError(f"{where} has a correspondence but no space; name the space it labels in.")
+        return Center(spec.name, _read(spec, options, None, where)[0])
+    space = vocabulary.space(spec.space, where)
+    matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
+    images, labels = _read(spec, options, space, where)
+    return Center(spec.name, images, space, labels, matrix)
+
+
+def _load_test(
+    spec: TestSpec, name: str, wanted: str, options: ImageOptions, vocabulary: Vocabulary
+) -> Center:
+    space = vocabulary.space(spec.space or wanted, name)
+    images, labels = _read(spec, options, space, name, "test")
+    return Center(name, images, space, labels)
+
+
+def _derived_tests(tests: list[Center], centers: list[Center], goal: LabelSpace) -> list[Center]:
+    """Tests in the other spaces, from the wanted labels, where a known partition tells them."""
+    given = {t.space for t in tests}
+    partitions = {
+        c.space: c.correspondence
+        for c in centers
+        if c.correspondence is not None and c.correspondence.is_partition and c.space not in given
+    }
+    return [
+        Center(f"{test.name} ({space.name})", test.images, space, matrix.map_labels(test.labels))
+        for space, matrix in partitions.items()
+        for test in tests
+        if space is not None and space != goal and test.space == goal and test.labels is not None
+    ]
 
 
 def load_benchmark(
@@ -123,7 +163,7 @@ def load_benchmark(
     """
     options = images.options()
     vocabulary.check()
-    train = read_source(spec.data, options, _declared(spec.wanted, vocabulary), "benchmark", "train")
+    train = read_source(spec.data, options, vocabulary.spaces.get(spec.wanted), "benchmark", "train")
     if spec.wanted not in train.labels:
         own = f" The data itself has {listed(train.labels)}." if train.labels else ""
         raise FedmtError(
@@ -226,10 +266,6 @@ def _has_test_part(spec: SourceSpec) -> bool:
     if spec.source == "idx":
         return spec.path is not None and spec.path.is_dir()
     return spec.source in ("cifar100", "fashion_mnist")
-
-
-def _declared(name: str, vocabulary: Vocabulary) -> LabelSpace | None:
-    return vocabulary.spaces.get(name)
 
 
 def _split(spec: BenchmarkSpec, truth: Tensor, goal: LabelSpace, count: int, seed: int) -> Split:

@@ -8,9 +8,10 @@ updates are averaged in the order of the names.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -83,7 +84,6 @@ class LocalEngine:
         self.model = self.model.to(self.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = FlatSGD(self.model)
-        self._float_keys = [k for k, v in self.model.state_dict().items() if v.is_floating_point()]
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         self.federation = self._placed(self.federation)
         if self.precision == "float32" and self.device.type == "cuda":
@@ -96,6 +96,10 @@ class LocalEngine:
 
     def start(self) -> tuple[State, Record]:
         """Round 0: the reference center's warm-up, statistics and a first test."""
+        with self._own_random_state():
+            return self._start()
+
+    def _start(self) -> tuple[State, Record]:
         self._seconds = {}
         self.on_center(0, self.federation.reference.name)
         state = State(0, self._weights())
@@ -107,6 +111,10 @@ class LocalEngine:
 
         This is Algorithm 1 shifted by the warm-up, so that every round ends with the model that is tested.
         """
+        with self._own_random_state():
+            return self._round(before)
+
+    def _round(self, before: State) -> tuple[State, Record]:
         self._seconds = {}
         before = before.to(self.device)  # one that was read from a checkpoint is not there yet
         number = before.round + 1
@@ -181,16 +189,18 @@ class LocalEngine:
     def _train(self, center: Center, work: LocalWork, number: int) -> dict[str, float]:
         """Local SGD on the loaded model; returns the mean of each named loss over the steps."""
         training = self.method.training
-        static_bn.keep_no_statistics(self.model, training.batch_norm != "running")
+        static_bn.set_static(self.model, training.batch_norm != "running")
         self.model.train()
         self._optimizer.restart()
         steps = {key: value.to(self.device) for key, value in work.steps.items()}
         tables = {key: value.to(self.device) for key, value in work.tables.items()}
         sums: dict[str, Tensor] = {}
         # A backbone's own randomness (dropout) follows from the same three things as the batches.
-        torch.manual_seed(int(random_numbers(self.seed, number, f"dropout of {center.name}").integers(2**62)))
-        for first in range(0, len(work), self._steps_at_once(center, steps)):
-            chunk = {k: v[first : first + self._steps_at_once(center, steps)] for k, v in steps.items()}
+        dropout = random_numbers(self.seed, number, f"dropout of {center.name}")
+        torch.manual_seed(int(dropout.integers(2**62)))
+        at_once = self._steps_at_once(center, steps)
+        for first in range(0, len(work), at_once):
+            chunk = {k: v[first : first + at_once] for k, v in steps.items()}
             views = work.views(self._gather(center.images, chunk["index"]), chunk)
             for position, batch in enumerate(views):
                 step = {key: value[position] for key, value in chunk.items()}
@@ -208,7 +218,7 @@ class LocalEngine:
         return {key: (value / len(work)).item() for key, value in sums.items()}
 
     def _steps_at_once(self, center: Center, steps: Tensors) -> int:
-        """How many steps' views to make together: as many as their images take about a megapixel."""
+        """How many steps' views to make together: as many as have about a million pixel values."""
         pixels = steps["index"][0].numel() * center.images[0].numel()
         return max(1, (1 << 20) // pixels)
 
@@ -268,7 +278,13 @@ class LocalEngine:
         wanted = self.federation.wanted
         projections = self.method.projections(self.federation, state.kept)
         predictions: dict[int, Tensor] = {}
-        result: dict[str, float] = {}
+        counted: dict[str, tuple[float, int]] = {}
+
+        def count(space: str, accuracy: float, samples: int) -> None:
+            """Several test sets in one space count as one."""
+            right, total = counted.get(space, (0.0, 0))
+            counted[space] = (right + accuracy * samples, total + samples)
+
         for test in self.federation.tests:
             if test.space is None or test.labels is None:
                 continue
@@ -276,15 +292,15 @@ class LocalEngine:
             if scores is None:
                 scores = predictions[id(test.images)] = self.predict(test.images)
             if test.space == wanted:
-                result[wanted.name] = _accuracy(scores, test.labels)
+                count(wanted.name, _accuracy(scores, test.labels), len(test))
                 continue
             matrices = [m.to(scores) for m in projections.get(test.space.name, {}).values()]
             if matrices:
                 each = [_accuracy(scores @ m.T, test.labels) for m in matrices]
-                result[test.space.name] = sum(each) / len(each)
+                count(test.space.name, sum(each) / len(each), len(test))
                 mean = torch.stack(matrices).mean(0)
-                result[f"{test.space.name} (mean M)"] = _accuracy(scores @ mean.T, test.labels)
-        return result
+                count(f"{test.space.name} (mean M)", _accuracy(scores @ mean.T, test.labels), len(test))
+        return {space: right / total for space, (right, total) in counted.items()}
 
     # -- data and weights -------------------------------------------------------------------------
 
@@ -293,14 +309,16 @@ class LocalEngine:
         if self.device.type != "cuda":
             return federation
         everyone = (federation.reference, *federation.centers, *federation.tests)
-        size = sum(c.images.nbytes for c in everyone)
+        size = sum({id(c.images): c.images.nbytes for c in everyone}.values())
         fits = size <= DEVICE_SHARE * torch.cuda.mem_get_info(self.device)[0]
         moved: dict[int, Tensor] = {}
 
         def place(center: Center) -> Center:
             images = center.images
             if fits:
-                images = moved.setdefault(id(images), images.to(self.device))
+                if id(images) not in moved:  # tests in several spaces share their images
+                    moved[id(images)] = images.to(self.device)
+                images = moved[id(images)]
             labels = None if center.labels is None else center.labels.to(self.device)
             truth = None if center.truth is None else center.truth.to(self.device)
             return replace(center, images=images, labels=labels, truth=truth)
@@ -319,15 +337,26 @@ class LocalEngine:
         """Un-augmented images in [0, 1], in batches of about half a million pixels (more on a GPU)."""
         pixels = images.shape[2] * images.shape[3]
         size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // pixels)
-        for batch in images.split(size):
+        # Of about equal size: a batch of a few left over would have statistics of its own kind.
+        for batch in images.tensor_split(math.ceil(len(images) / size)):
             yield batch.to(self.device).float().div_(255)
 
     def _weights(self, copy: bool = True) -> dict[str, Tensor]:
         own = self.model.state_dict()
-        return {k: own[k].detach().clone() if copy else own[k].detach() for k in self._float_keys}
+        return {k: v.detach().clone() if copy else v.detach() for k, v in own.items()}
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
-        self.model.load_state_dict(weights, strict=False)
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError:
+            raise FedmtError(
+                f"The saved weights do not fit model '{type(self.model).__name__}': the network has changed "
+                "since the run began. Begin anew in another --out."
+            ) from None
+
+    def _own_random_state(self) -> AbstractContextManager[None]:
+        """Inside, torch's global generators may be seeded; outside, they are as the caller left them."""
+        return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

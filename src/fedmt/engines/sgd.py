@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fedmt.errors import FedmtError
+
 
 class FlatSGD:
     """Clipping, weight decay, momentum (Nesterov or not), step: as torch does them, in this order.
@@ -23,6 +25,8 @@ class FlatSGD:
 
     def __init__(self, model: nn.Module) -> None:
         parameters = [p for p in model.parameters() if p.requires_grad]
+        if len({p.dtype for p in parameters}) != 1:
+            raise FedmtError("model.backbone: it needs trainable parameters, all of one type.")
         size = sum(p.numel() for p in parameters)
         like = parameters[0]
         self.weights = torch.empty(size, dtype=like.dtype, device=like.device)

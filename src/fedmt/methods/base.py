@@ -78,7 +78,8 @@ class Training:
 
     local_epochs, batch_size: at each center, a round. reference_epochs, reference_batch_size: at the
     reference center (batch 0: 250 where it has over 1000 samples, else 10). warmup_epochs: at the reference
-    center before the first round, so that the first pseudo-labels mean something.
+    center before the first round, so that the first pseudo-labels mean something. reference_strong: train
+    there on a strong view beside the weak one.
     server_momentum: 0 is plain averaging. weights: every center counts the same, or by its samples.
     batch_norm: 'static' pools all centers' statistics, 'static-reference' takes the reference
     center's alone (then nothing but weights travels), 'running' is ordinary batch norm.
@@ -89,7 +90,8 @@ class Training:
     batch_size: int = 50
     reference_epochs: int = 5
     reference_batch_size: int = 0
-    warmup_epochs: int = 0
+    warmup_epochs: int = 20
+    reference_strong: bool = True
     learning_rate: float = 0.1
     schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
@@ -157,18 +159,21 @@ class Method(ABC):
         return LocalWork(self.reference_views, self.reference_loss, steps, tables, training.rate(round))
 
     def reference_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """A weak and a strong view of each sample: images [S, B, C, H, W] to [S, 2B, C, H, W]."""
+        """A weak and a strong view of each sample, [S, B, C, H, W] to [S, 2B, C, H, W]; or the weak alone."""
         options = self.augmentation
         flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)
         plain = weak(flat, uniforms[:, :WEAK_NUMBERS], options)
+        if not self.training.reference_strong:
+            return plain.view_as(images)
         base = weak(flat, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
         views = torch.stack([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
         pairs: Tensor = views.unflatten(1, images.shape[:2]).transpose(0, 1)
         return pairs.flatten(1, 2)
 
     def reference_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
-        """R_s: cross-entropy, the mean over both views of each sample."""
-        return {"loss": F.cross_entropy(logits, tables["label"][step["index"]].repeat(2))}
+        """R_s: cross-entropy, the mean over the views of each sample."""
+        target = tables["label"][step["index"]]
+        return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
 
     @abstractmethod
     def center_round(

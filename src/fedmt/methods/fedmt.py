@@ -41,10 +41,6 @@ from fedmt.losses import (
 )
 from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors, at_least, sample_stream
 
-SMOOTHING = 0.01
-"""Share of the uniform matrix mixed into M-hat: an early wrong zero in it must not be final, and a label
-that no confident sample carries must not cost an infinite loss (it then costs a constant: no gradient)."""
-
 
 @dataclass(frozen=True)
 class FedMT(Method):
@@ -57,6 +53,9 @@ class FedMT(Method):
     alignment: hold the guesses' shares of the wanted classes, within each of the center's own, to what
         a uniform prior lets expect, against self-training's drift to the classes it already prefers
         (not in the paper; see `estimation.align`).
+    smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none). An
+        early wrong zero must not be final, and a label that no confident sample carries must not cost
+        an infinite loss: it then costs a constant, so it has no gradient.
     projection: which samples R^p sees, 'all' of the center or the 'confident' ones alone (the paper).
     projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
     xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
@@ -67,19 +66,22 @@ class FedMT(Method):
 
     correspondence: Literal["given", "estimated"] = "given"
     estimator: Literal["counting", "em"] = "em"
+    smoothing: float = 0.01
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
     alignment: bool = False
     projection: Literal["all", "confident"] = "all"
     projection_loss: Literal["proper", "double-softmax"] = "proper"
     xi: float = 0.95
     lambda_1: float = 1.0
-    lambda_2: float = 1.0
+    lambda_2: float = 0.5
     a: float = 0.75
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)
         at_least("method.lambda_1", self.lambda_1, 0)
         at_least("method.lambda_2", self.lambda_2, 0)
+        if not 0 <= self.smoothing < 1:
+            raise FedmtError(f"method.smoothing: {self.smoothing} given, expected 0 <= smoothing < 1.")
         if not 0 <= self.xi < 1:
             raise FedmtError(f"method.xi: {self.xi} given, expected a threshold with 0 <= xi < 1.")
         if not self.a > 0:
@@ -97,7 +99,7 @@ class FedMT(Method):
         fix = confident.nonzero().flatten().cpu().numpy()
         if len(fix) == 0:
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
-            return CenterRound(None, kept, pseudo, confident, facts, reason)
+            return CenterRound(None, keep, pseudo, confident, facts, reason)
 
         everything = np.arange(len(center))
         batches = sample_stream(
@@ -172,20 +174,20 @@ class FedMT(Method):
         """The center's labels [N], its matrix [J, K], what to keep of it, and facts for the record."""
         if center.labels is None or center.space is None:
             # No labels: one class that everything belongs to. R^p is then 0 and the posterior plain.
-            one = torch.ones(1, predictions.shape[1], device=predictions.device)
+            one = predictions.new_ones(1, predictions.shape[1])
             return torch.zeros_like(predictions[:, 0], dtype=torch.int64), one, {}, {}
         if self._uses_given(center):
             assert center.correspondence is not None
             return center.labels, center.correspondence.matrix.to(predictions), {}, {}
         if self.alignment:
             # M is not known yet, so the shares can be held over the whole center alone.
-            everything = torch.ones(1, predictions.shape[1], device=predictions.device)
+            everything = predictions.new_ones(1, predictions.shape[1])
             predictions = align(predictions, everything, torch.zeros_like(center.labels))
         estimate = self._estimate(predictions, center.labels, len(center.space))
         facts: dict[str, float] = {"filled_columns": float(estimate.filled.sum())}
         if center.correspondence is not None:
             facts["correspondence_error"] = frobenius_error(estimate.matrix, center.correspondence.matrix)
-        smooth = estimate.matrix.lerp(torch.full_like(estimate.matrix, 1 / len(center.space)), SMOOTHING)
+        smooth = estimate.matrix.lerp(torch.full_like(estimate.matrix, 1 / len(center.space)), self.smoothing)
         return center.labels, smooth, {"correspondence": estimate.matrix}, facts
 
     def _estimate(self, predictions: Tensor, labels: Tensor, classes: int) -> Estimate:
@@ -198,7 +200,9 @@ PAPER: dict[str, dict[str, Any]] = {
     "method": {
         "name": "fedmt",
         "estimator": "counting",
+        "smoothing": 0.0,
         "pseudo_labels": "plain",
+        "alignment": False,
         "projection": "confident",
         "projection_loss": "proper",
         "xi": 0.95,
@@ -212,11 +216,18 @@ PAPER: dict[str, dict[str, Any]] = {
         "reference_epochs": 5,
         "warmup_epochs": 5,
         "batch_size": 10,
+        "reference_batch_size": 0,
+        "reference_strong": False,
         "learning_rate": 0.03,
+        "schedule": "cosine",
         "momentum": 0.9,
+        "nesterov": True,
         "weight_decay": 5e-4,
         "clip": 1.0,
+        "server_rate": 1.0,
         "server_momentum": 0.5,
+        "weights": "equal",
+        "batch_norm": "static",
     },
 }
 """The preset `paper`: the printed choices (batch size, clipping and server momentum, not printed, are

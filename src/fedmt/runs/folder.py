@@ -84,7 +84,8 @@ class RunFolder:
                 )
             folder._begin(config)
             return folder
-        before = folder.config_file.read_text(encoding="utf-8")
+        with writing(folder.config_file):
+            before = folder.config_file.read_text(encoding="utf-8")
         if before != config:
             raise FedmtError(
                 f"{folder.path} holds another run: its config differs in "
