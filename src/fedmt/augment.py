@@ -155,26 +155,28 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _blend(base: Tensor, x: Tensor, signed: Tensor) -> Tensor:
-    """From `base` (factor 0) over the image (1) to beyond it (2), as Pillow's enhancers do."""
-    return (base + (1 + 0.9 * signed) * (x - base)).clamp(0, 1)
+    """From near `base` (factor 0.1) over the image (1) to beyond it (1.9), as Pillow's enhancers do."""
+    return torch.lerp(base, x, 1 + 0.9 * signed).clamp_(0, 1)
 
 
 def _autocontrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    # A constant image has no contrast to stretch: scale 1 leaves it as it is.
     span = high - low
-    return torch.where(span > 0, (x - low) / span.clamp_min(1e-6), x)
+    flat = span == 0
+    return (x - low.masked_fill(flat, 0)).div_(span.masked_fill(flat, 1))
 
 
 def _brightness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    return _blend(torch.zeros_like(x), x, signed)
+    return (x * (1 + 0.9 * signed)).clamp_(0, 1)
 
 
 def _color(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    return _blend(grey, x, signed)
+    return _blend(grey.expand_as(x), x, signed)
 
 
 def _contrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    return _blend(grey.mean((2, 3), keepdim=True), x, signed)
+    return _blend(grey.mean((2, 3), keepdim=True).expand_as(x), x, signed)
 
 
 def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
@@ -188,7 +190,7 @@ def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Ten
 
 def _posterize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     step = torch.exp2((4 * magnitude).round())
-    return ((x * 255 / step).floor() * step / 255).clamp(0, 1)
+    return (x * (255 / step)).floor_().mul_(step / 255).clamp_(0, 1)
 
 
 def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:

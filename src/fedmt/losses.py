@@ -74,7 +74,7 @@ def mix_loss(
     logits [B, K] of mixed views, pseudo-labels int64 [B], share lam [B] or scalar, confident [B] in
     {0, 1}: whether the `fix` partner is.
     """
-    first = F.cross_entropy(logits, pseudo_fix, reduction="none")
-    second = F.cross_entropy(logits, pseudo_mix, reduction="none")
-    loss = share * first + (1 - share) * second
+    log_f = logits.log_softmax(1)
+    first, second = (log_f.gather(1, y[:, None]).squeeze(1) for y in (pseudo_fix, pseudo_mix))
+    loss = -(share * first + (1 - share) * second)
     return (loss * confident.to(loss.dtype)).mean()
