@@ -73,3 +73,16 @@ def test_bad_options_are_errors() -> None:
         ImageOptions(channels=2)
     with pytest.raises(FedmtError, match="height, width"):
         ImageOptions(size=(0, 4))
+
+
+def test_more_than_the_memory_limit_goes_to_the_cache(tmp_path, monkeypatch) -> None:
+    images = noise(5, 3, 6, 4)
+    expected = conform(images, ImageOptions(size=(9, 9), channels=1), "here")
+    options = ImageOptions(size=(9, 9), channels=1, cache=tmp_path / "cache", memory_limit=100)
+    assert torch.equal(conform(images, options, "here"), expected)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    # Again without resizing: the same images are found, others are not.
+    monkeypatch.setattr("fedmt.data.imageset._fit", None)
+    assert torch.equal(conform(images, options, "here"), expected)
+    with pytest.raises(TypeError):
+        conform(255 - images, options, "here")

@@ -10,24 +10,19 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shutil
-import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from fedmt.data.imageset import ImageOptions, gib
+from fedmt.data.cache import Pixels, gib, map_cached, write_cached
+from fedmt.data.imageset import ImageOptions
 from fedmt.errors import FedmtError
-
-Pixels = npt.NDArray[np.uint8]
 
 CHUNK = 256
 """Files decoded at a time: enough to keep every core busy, little beside `memory_limit`."""
@@ -48,7 +43,7 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
     cached = None
     if options.cache is not None:
         cached = options.cache / f"images-{_key(paths, stats, options)}.npy"
-        images = _map(cached)
+        images = map_cached(cached)
         if images is not None and len(images) == len(paths):
             return images
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -68,8 +63,8 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
                 f"memory limit of {gib(options.memory_limit)}; set a cache folder, a smaller images.size "
                 "or a higher limit."
             )
-        _write(cached, chunks, shape)
-    images = _map(cached)
+        write_cached(cached, (chunk for _, chunk in chunks), shape)
+    images = map_cached(cached)
     if images is None:
         raise FedmtError(f"{cached}: the cached images cannot be read back; set another cache folder.")
     return images
@@ -174,53 +169,3 @@ def _reason(error: Exception) -> str:
         return "it is not an image of a known format, or its beginning is damaged"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return (text or type(error).__name__).rstrip(".")
-
-
-def _write(path: Path, chunks: Iterator[tuple[int, Pixels]], shape: tuple[int, ...]) -> None:
-    """Writes `chunks` as an .npy of `shape`: whole or not at all, whatever happens meanwhile."""
-    size = math.prod(shape)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(path.parent).free
-        if free < size:
-            raise FedmtError(
-                f"{path.parent}: the decoded images need {gib(size)} and only {gib(free)} are free; "
-                "set another cache folder or a smaller images.size."
-            )
-        # Plain writes, not a memory map: on a full disk a write is an error, a mapped page kills the process.
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
-            temporary = Path(file.name)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for _, chunk in chunks:
-                file.write(chunk.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise FedmtError(
-            f"{path.parent}: cannot write the decoded images ({_reason(error)}); they need {gib(size)}. "
-            "Make room or set another cache folder."
-        ) from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def _map(path: Path) -> Tensor | None:
-    """The cached images of `path`, memory-mapped; None where there are none that can be read."""
-    try:
-        if not path.is_file():
-            return None
-        try:
-            pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-        except OSError:
-            # Copy-on-write memory is reserved as if all of it were written, so a set larger than the
-            # machine's memory is refused; read-only pages are not.
-            pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(pixels)

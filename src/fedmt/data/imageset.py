@@ -7,7 +7,9 @@ its centre to the aspect of the wanted size, then resized with an antialiased bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,10 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedmt.data.cache import gib, map_cached, write_cached
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
 
 Split = Literal["train", "test"]
+
+RESIZING = 1
+"""Part of the cache's key; to be raised when arrays are resized differently from before."""
 
 CHUNK_BYTES = 64 * 2**20
 """Resizing works in float32; in chunks, so that it never needs a float copy of the whole set."""
@@ -48,8 +54,8 @@ class ImageOptions:
 
     size: (height, width); None: as stored, and all must agree.
     channels: 1 (grey) or 3 (RGB); None: as stored, and 3 as soon as one image has colour.
-    cache: folder for decoded image files that need more than `memory_limit` bytes.
-    memory_limit: bytes; what would need more is an error where it cannot go to the cache.
+    cache: folder for sets that need more than `memory_limit` bytes; they are memory-mapped from there.
+    memory_limit: bytes; without a cache folder, what would need more is an error.
     """
 
     size: tuple[int, int] | None = None
@@ -80,22 +86,49 @@ def conform(images: Tensor, options: ImageOptions, where: str) -> Tensor:
     size = options.size or (images.shape[2], images.shape[3])
     if (channels, *size) == tuple(images.shape[1:]):
         return images
-    needed = len(images) * channels * size[0] * size[1]
-    if needed > options.memory_limit:
+    shape = (len(images), channels, *size)
+    if math.prod(shape) > options.memory_limit:
+        return _conform_on_disk(images, shape, options, where)
+    result = torch.empty(shape, dtype=torch.uint8)
+    start = 0
+    for chunk in _conformed(images, shape):
+        result[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return result
+
+
+def _conform_on_disk(
+    images: Tensor, shape: tuple[int, int, int, int], options: ImageOptions, where: str
+) -> Tensor:
+    """The same by way of the cache folder, keyed by the images themselves."""
+    if options.cache is None:
         raise FedmtError(
-            f"{where}: {len(images)} images of {(channels, *size)} need {gib(needed)}, more than the memory "
-            f"limit of {gib(options.memory_limit)}; set a smaller images.size or a higher limit."
+            f"{where}: {shape[0]} images of {shape[1:]} need {gib(math.prod(shape))}, more than the memory "
+            f"limit of {gib(options.memory_limit)}; set a cache folder, a smaller images.size or a higher "
+            "limit."
         )
-    result = torch.empty((len(images), channels, *size), dtype=torch.uint8)
-    largest = max(images[0].numel(), result[0].numel()) * 4
-    step = max(1, CHUNK_BYTES // largest)
-    for start in range(0, len(images), step):
-        chunk = images[start : start + step]
+    digest = hashlib.blake2b(repr((RESIZING, tuple(images.shape), shape)).encode(), digest_size=16)
+    for part in images.split(4096):
+        digest.update(part.contiguous().numpy().data)
+    path = options.cache / f"arrays-{digest.hexdigest()}.npy"
+    found = map_cached(path)
+    if found is None:
+        write_cached(path, (chunk.numpy() for chunk in _conformed(images, shape)), shape)
+        found = map_cached(path)
+    if found is None:
+        raise FedmtError(f"{path}: the cached images cannot be read back; set another cache folder.")
+    return found
+
+
+def _conformed(images: Tensor, shape: tuple[int, int, int, int]) -> Iterator[Tensor]:
+    """Consecutive parts of `images`, uint8 [n, *shape[1:]], in channels and size of `shape`."""
+    channels, size = shape[1], (shape[2], shape[3])
+    largest = max(images[0].numel(), math.prod(shape[1:])) * 4
+    for chunk in images.split(max(1, CHUNK_BYTES // largest)):
         # To grey before and to RGB after resizing: the resizing then works on the fewest channels.
         if channels == 1 and chunk.shape[1] == 3:
             chunk = _grey(chunk)
-        result[start : start + step] = _fit(chunk, size)  # one channel broadcasts to three
-    return result
+        yield _fit(chunk, size).expand(-1, channels, -1, -1)
 
 
 def _grey(images: Tensor) -> Tensor:
@@ -122,8 +155,3 @@ def check_split(split: str, source: str) -> None:
     """`split` may come from a config, so its type alone does not vouch for it."""
     if split not in ("train", "test"):
         raise FedmtError(f"{source}: there is no split '{split}'; it is 'train' or 'test'.")
-
-
-def gib(size: int) -> str:
-    """A number of bytes, for people: `1.5 GiB`."""
-    return f"{size / 2**30:.3g} GiB"
