@@ -13,7 +13,7 @@ from rich.table import Table
 
 import fedmt
 from fedmt.config import load_config
-from fedmt.engines.local import pick_device
+from fedmt.engines.device import pick_device
 from fedmt.errors import FedmtError, listed
 from fedmt.methods import FedMT, Method
 from fedmt.progress import Display, headline, make_console

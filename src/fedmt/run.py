@@ -12,7 +12,8 @@ import torch
 import fedmt
 from fedmt.config import Config, dump_config
 from fedmt.data.center import Federation
-from fedmt.engines.local import LocalEngine, Record, pick_device
+from fedmt.engines.device import pick_device
+from fedmt.engines.local import LocalEngine, Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.runs.folder import RunFolder

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fedmt import Center, Correspondence, Federation, FedmtError, LabelSpace
 from fedmt.augment import GEOMETRIC, Augmentation
-from fedmt.engines.local import LocalEngine, pick_device, random_numbers
+from fedmt.engines.device import pick_device
+from fedmt.engines.local import LocalEngine, random_numbers
 from fedmt.engines.state import State
 from fedmt.methods import CenterRound, FedMT, Single, Training
 

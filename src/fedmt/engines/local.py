@@ -22,38 +22,15 @@ from torch import Tensor, nn
 from fedmt import static_bn
 from fedmt.aggregation import RunningMean, fedavg
 from fedmt.data.center import Center, Federation
+from fedmt.engines.device import place
 from fedmt.engines.sgd import FlatSGD
 from fedmt.engines.state import State
+from fedmt.engines.testing import accuracies
 from fedmt.errors import FedmtError
 from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
-
-DEVICE_SHARE = 0.6
-"""Images stay on the GPU while they take at most this share of its free memory."""
-
-
-def pick_device(name: str) -> torch.device:
-    """'auto', 'cpu', 'cuda' or 'cuda:1'; a device that is not there is an error, not a silent CPU run."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise FedmtError(
-            f"device: '{name}' is not a device; use 'auto', 'cpu', 'cuda' or 'cuda:1'."
-        ) from None
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            found = f"{count} CUDA devices" if count else "no CUDA device"
-            raise FedmtError(
-                f"device: '{name}' was asked for, but this machine has {found}; use device = 'cpu' or 'auto'."
-            )
-    elif device.type != "cpu":
-        raise FedmtError(f"device: '{name}' is not supported; use 'auto', 'cpu' or 'cuda'.")
-    return device
 
 
 def random_numbers(seed: int, round: int, name: str) -> np.random.Generator:
@@ -85,7 +62,7 @@ class LocalEngine:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = FlatSGD(self.model)
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
-        self.federation = self._placed(self.federation)
+        self.federation = place(self.federation, self.device)
         if self.precision == "float32" and self.device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False
         half = self.precision == "bfloat16" or (self.precision == "auto" and self.device.type == "cuda")
@@ -251,7 +228,8 @@ class LocalEngine:
 
     def _record(self, state: State, reference_loss: float | None, centers: dict[str, Record]) -> Record:
         with self._phase("test"):
-            accuracy = self._test(state)
+            projections = self.method.projections(self.federation, state.kept)
+            accuracy = accuracies(self.federation, projections, self.predict)
         record: Record = {
             "round": state.round,
             "accuracy": accuracy,
@@ -269,66 +247,7 @@ class LocalEngine:
         record["seconds"] = {k: round(v, 4) for k, v in self._seconds.items()}
         return record
 
-    def _test(self, state: State) -> dict[str, float]:
-        """Accuracy in every label space that has a test set, of the loaded model.
-
-        In another space than the wanted: the mean over the centers of that space, each through its own
-        matrix; and, under '<space> (mean M)', through the mean of their matrices.
-        """
-        wanted = self.federation.wanted
-        projections = self.method.projections(self.federation, state.kept)
-        predictions: dict[int, Tensor] = {}
-        counted: dict[str, tuple[float, int]] = {}
-
-        def count(space: str, accuracy: float, samples: int) -> None:
-            """Several test sets in one space count as one."""
-            right, total = counted.get(space, (0.0, 0))
-            counted[space] = (right + accuracy * samples, total + samples)
-
-        for test in self.federation.tests:
-            if test.space is None or test.labels is None:
-                continue
-            scores = predictions.get(id(test.images))
-            if scores is None:
-                scores = predictions[id(test.images)] = self.predict(test.images)
-            if test.space == wanted:
-                count(wanted.name, _accuracy(scores, test.labels), len(test))
-                continue
-            matrices = [m.to(scores) for m in projections.get(test.space.name, {}).values()]
-            if matrices:
-                each = [_accuracy(scores @ m.T, test.labels) for m in matrices]
-                count(test.space.name, sum(each) / len(each), len(test))
-                mean = torch.stack(matrices).mean(0)
-                count(f"{test.space.name} (mean M)", _accuracy(scores @ mean.T, test.labels), len(test))
-        return {space: right / total for space, (right, total) in counted.items()}
-
     # -- data and weights -------------------------------------------------------------------------
-
-    def _placed(self, federation: Federation) -> Federation:
-        """Labels on the device, and images too while they fit; else a batch travels at a time."""
-        if self.device.type != "cuda":
-            return federation
-        everyone = (federation.reference, *federation.centers, *federation.tests)
-        size = sum({id(c.images): c.images.nbytes for c in everyone}.values())
-        fits = size <= DEVICE_SHARE * torch.cuda.mem_get_info(self.device)[0]
-        moved: dict[int, Tensor] = {}
-
-        def place(center: Center) -> Center:
-            images = center.images
-            if fits:
-                if id(images) not in moved:  # tests in several spaces share their images
-                    moved[id(images)] = images.to(self.device)
-                images = moved[id(images)]
-            labels = None if center.labels is None else center.labels.to(self.device)
-            truth = None if center.truth is None else center.truth.to(self.device)
-            return replace(center, images=images, labels=labels, truth=truth)
-
-        return Federation(
-            federation.wanted,
-            place(federation.reference),
-            tuple(map(place, federation.centers)),
-            tuple(map(place, federation.tests)),
-        )
 
     def _gather(self, images: Tensor, index: Tensor) -> Tensor:
         return images[index.to(images.device)].to(self.device)
@@ -368,10 +287,3 @@ class LocalEngine:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - begin
-
-
-def _accuracy(scores: Tensor, labels: Tensor) -> float:
-    return (scores.argmax(1) == labels).float().mean().item()
-
-
-__all__ = ["LocalEngine", "Record", "pick_device", "random_numbers"]
