@@ -19,7 +19,7 @@ import time
 
 import torch
 
-from fedmt.engines.local import random_numbers
+from fedmt.engines.randomness import random_numbers
 from fedmt.quickstart import quickstart_config
 from fedmt.run import build_engine
 
@@ -42,7 +42,7 @@ def main() -> None:
     def engine_stretch() -> float:
         begin = time.perf_counter()
         assert plan.work is not None
-        engine._train(center, plan.work, 1)
+        engine.site.train(center, plan.work, 1)
         return images / (time.perf_counter() - begin)
 
     bare = copy.deepcopy(engine.model).train()

@@ -272,7 +272,11 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
     ]
     resolved = tomllib.loads((run / "config.toml").read_text())
     assert resolved["method"]["correspondence"] == "estimated" and resolved["method"]["xi"] == 0.4
-    assert resolved["training"]["server_momentum"] == 0.5  # a default, spelled out
+    assert resolved["aggregation"] == {
+        "name": "fedavgm",
+        "rate": 1.0,
+        "momentum": 0.5,
+    }  # a default, spelled out
     assert resolved["reference"]["path"] == str(folder / "aachen")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [r["round"] for r in records] == [0, 1, 2]

@@ -277,12 +277,28 @@ def test_the_paper_preset_spells_every_option_out():
     """Else it would change whenever a default does."""
     import dataclasses
 
-    from fedmt.methods import PRESETS, FedMT, Training
+    from fedmt.aggregation import FedAvgM
+    from fedmt.methods import METHODS, PRESETS, Training
 
-    training = {f.name for f in dataclasses.fields(Training)}
-    method = {f.name for f in dataclasses.fields(FedMT)} - {"training", "augmentation", "correspondence"}
-    assert set(PRESETS["paper"]["training"]) == training
-    assert set(PRESETS["paper"]["method"]) == method | {"name"}
+    def names(options, but=()):
+        return {f.name for f in dataclasses.fields(options)} - set(but)
+
+    assert set(PRESETS["paper"]) == set(METHODS)
+    for name, tables in PRESETS["paper"].items():
+        assert set(tables["training"]) == names(Training)
+        own = names(METHODS[name], ("training", "augmentation", "correspondence"))
+        assert set(tables.get("method", {})) == own
+        if METHODS[name].federated:
+            assert set(tables["aggregation"]) == names(FedAvgM) | {"name"}
+
+
+@pytest.mark.parametrize("name", ["fedmt", "single", "fedtrans", "fedrep", "semifl"])
+def test_the_paper_preset_knows_every_method(load, name):
+    text = changed(BENCHMARK, '[method]\nname = "fedmt"\nxi = 0.5', f'[method]\nname = "{name}"')
+    config = load('preset = "paper"\n' + text)
+    assert config.build_method().name == name
+    assert config.training.learning_rate == 0.05  # the config itself goes first
+    assert config.training.clip == 1.0 and config.training.batch_size == 10
 
 
 def test_several_mistakes_are_all_named(error_of):
@@ -441,13 +457,15 @@ def test_a_dump_says_the_same_and_is_stable(load, tmp_path, text):
     path.write_text(dumped)
     again = load_config(path)
     assert again.build_method() == config.build_method()
-    # The dump spells out the method's defaults, so its table alone may say more than the original's.
-    assert again.model_dump(exclude={"method"}) == config.model_dump(exclude={"method"})
+    assert again.build_strategy() == config.build_strategy()
+    # The dump spells out defaults that the original need not: these two tables may say more.
+    own = {"method", "aggregation"}
+    assert again.model_dump(exclude=own) == config.model_dump(exclude=own)
     assert dump_config(again) == dumped
     assert load_config(path) == again
 
 
 def test_a_dump_spells_out_the_defaults(load):
     dumped = dump_config(load(BENCHMARK))
-    for part in ('estimator = "em"', "server_momentum = 0.5", "cutout = 0.5", 'split = "iid"'):
+    for part in ('estimator = "em"', "momentum = 0.5", "cutout = 0.5", 'split = "iid"'):
         assert part in dumped

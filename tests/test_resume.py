@@ -55,7 +55,7 @@ def whole(tmp_path_factory) -> tuple[Path, RunFolder]:
 def assert_same(found: RunFolder, expected: RunFolder) -> None:
     one, two = found.load(), expected.load()
     assert one is not None and two is not None and one.round == two.round == 4
-    for before, after in ((one.weights, two.weights), (one.velocity, two.velocity)):
+    for before, after in ((one.weights, two.weights), (one.server, two.server)):
         assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
     for name in two.kept:
         assert torch.equal(one.kept[name]["correspondence"], two.kept[name]["correspondence"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import tomli_w
 import torch
 from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError
 
+from fedmt.aggregation import STRATEGIES, Strategy
 from fedmt.augment import Augmentation
 from fedmt.backbones import (
     IMAGENET_MEAN,
@@ -24,6 +26,7 @@ from fedmt.backbones import (
     build,
     pixel_statistics,
 )
+from fedmt.backbones.heads import add_heads
 from fedmt.config_errors import Origin, explain
 from fedmt.data.center import Federation
 from fedmt.data.loading import Vocabulary, load_benchmark, load_federation
@@ -40,6 +43,14 @@ from fedmt.data.specs import (
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import LabelSpace
 from fedmt.methods import METHODS, PRESETS, Method, Training
+
+NAMED: dict[str, tuple[str, Mapping[str, type[Method] | type[Strategy]]]] = {
+    "method": ("fedmt", METHODS),
+    "aggregation": ("fedavgm", STRATEGIES),
+}
+"""Tables that choose one thing by its `name` and give its options: the default, and all there are."""
+
+WORDS = {"method": "method", "aggregation": "strategy"}
 
 
 class ModelSpec(Section):
@@ -65,6 +76,7 @@ class Config(Section):
     preset: str | None = None
     checkpoint_every: int = Field(1, ge=1)
     method: dict[str, Any] = Field(default_factory=dict)
+    aggregation: dict[str, Any] = Field(default_factory=dict)
     training: Training = Training()
     augmentation: Augmentation = Augmentation()
     model: ModelSpec = ModelSpec()
@@ -81,10 +93,12 @@ class Config(Section):
 
     def build_method(self) -> Method:
         """The method with its options, the training and the augmentation."""
-        options = {k: v for k, v in self.method.items() if k != "name"}
-        cls = METHODS[self.method["name"]]
-        options |= {"training": self.training, "augmentation": self.augmentation}
-        return TypeAdapter(cls).validate_python(options)
+        common = {"training": self.training, "augmentation": self.augmentation}
+        return TypeAdapter(METHODS[self.method["name"]]).validate_python({**_options(self.method), **common})
+
+    def build_strategy(self) -> Strategy:
+        """The aggregation strategy with its options."""
+        return TypeAdapter(STRATEGIES[self.aggregation["name"]]).validate_python(_options(self.aggregation))
 
     def build_federation(self) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and notes for the user."""
@@ -112,6 +126,8 @@ class Config(Section):
         else:
             mean, std = pixel_statistics(federation.reference.images)
         model = Classifier(backbone, mean, std)
+        if METHODS[self.method["name"]].heads:
+            add_heads(model, len(federation.wanted), [len(space) for space in federation.spaces[1:]])
         with torch.no_grad():
             found = tuple(model.eval()(federation.reference.images[:2].float() / 255).shape)
         expected = (min(2, len(federation.reference)), len(federation.wanted))
@@ -144,17 +160,19 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
     """Checks a config given as nested dictionaries."""
     origin = origin or Origin()
     raw = _with_preset(raw, origin)
-    if isinstance(raw.get("method", {}), dict):
-        raw = {**raw, "method": {"name": "fedmt", **raw.get("method", {})}}
+    for table, (default, _) in NAMED.items():
+        if isinstance(raw.get(table, {}), dict):
+            raw = {**raw, table: {"name": default, **raw.get(table, {})}}
     try:
         folder = origin.path.parent if origin.path is not None else None
         config = Config.model_validate(raw, context={"folder": folder})
         if origin.path is not None:
             config._where = str(origin.path)
-        _check_method_keys(config.method, origin)
-        config.build_method()
+        _check_options("method", config.method, origin)
+        _check_options("aggregation", config.aggregation, origin)
+        config.build_method().check_strategy(config.build_strategy())
     except ValidationError as error:
-        prefix = () if error.title == "Config" else ("method",)
+        prefix = () if error.title == "Config" else (_table_of(error.title),)
         raise FedmtError(explain(error, Config, prefix, origin)) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
@@ -177,39 +195,52 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
 def dump_config(config: Config) -> str:
     """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
     plain = _without_none(config.model_dump(mode="json"))
-    method = config.build_method()
-    options = {key: getattr(method, key) for key in _option_names(type(method))}
-    plain["method"] = {"name": method.name, **options}
+    for table, built in (("method", config.build_method()), ("aggregation", config.build_strategy())):
+        options = {key: getattr(built, key) for key in _option_names(type(built))}
+        plain[table] = {"name": built.name, **options}
     return tomli_w.dumps(plain)
 
 
-def _option_names(method: type[Method]) -> list[str]:
-    """A method's own options; training and augmentation have tables of their own."""
-    return [f.name for f in dataclasses.fields(method) if f.name not in ("training", "augmentation")]
+def _options(table: dict[str, Any]) -> dict[str, Any]:
+    """What a table says of its named thing beside the name."""
+    return {k: v for k, v in table.items() if k != "name"}
 
 
-def _check_method_keys(method: dict[str, Any], origin: Origin) -> None:
-    name = method.get("name")
-    if not isinstance(name, str) or name not in METHODS:
+def _option_names(named: type[Method] | type[Strategy]) -> list[str]:
+    """The options of a method or strategy; training and augmentation have tables of their own."""
+    return [f.name for f in dataclasses.fields(named) if f.name not in ("training", "augmentation")]
+
+
+def _table_of(title: str) -> str:
+    """Which table an options class belongs to, by its name."""
+    return "method" if title in {m.__name__ for m in METHODS.values()} else "aggregation"
+
+
+def _check_options(table: str, options: dict[str, Any], origin: Origin) -> None:
+    """The name must be a known one, and every key one of its options."""
+    name, known_names = options.get("name"), NAMED[table][1]
+    if not isinstance(name, str) or name not in known_names:
         raise FedmtError(
-            f"{origin.place('method', 'name')}method.name: no method {name!r}."
-            f"{nearest(str(name), METHODS)} Known: {listed(METHODS)}."
+            f"{origin.place(table, 'name')}{table}.name: no {WORDS[table]} {name!r}."
+            f"{nearest(str(name), known_names)} Known: {listed(known_names)}."
         )
-    known = _option_names(METHODS[name])
-    for key in method:
+    known = _option_names(known_names[name])
+    for key in options:
         if key in ("training", "augmentation"):
             raise FedmtError(
-                f"{origin.place('method', key)}method.{key}: goes into a table of its own, [{key}]."
+                f"{origin.place(table, key)}{table}.{key}: goes into a table of its own, [{key}]."
             )
         if key != "name" and key not in known:
             hint = nearest(key, known) or (
-                f" Method '{name}' has no options." if not known else f" Known: {listed(known, 20)}."
+                f" {WORDS[table].capitalize()} '{name}' has no options."
+                if not known
+                else f" Known: {listed(known, 20)}."
             )
-            raise FedmtError(f"{origin.place('method', key)}unknown key 'method.{key}'.{hint}")
+            raise FedmtError(f"{origin.place(table, key)}unknown key '{table}.{key}'.{hint}")
 
 
 def _with_preset(raw: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """The preset's values below the config's own; its method options only if the method is the preset's."""
+    """The preset's values for the config's method, below the config's own."""
     name = raw.get("preset")
     if name is None:
         return raw
@@ -219,11 +250,19 @@ def _with_preset(raw: dict[str, Any], origin: Origin) -> dict[str, Any]:
             f"Known: {listed(PRESETS)}."
         )
     merged = dict(raw)
-    for section, values in PRESETS[name].items():
+    for section, values in PRESETS[name].get(_name(raw, "method"), {}).items():
         own = raw.get(section, {})
-        if isinstance(own, dict) and own.get("name", values.get("name")) == values.get("name"):
-            merged[section] = {**values, **own}
+        if not isinstance(own, dict):
+            continue  # an error that validation will name
+        if section == "aggregation" and own.get("name", values["name"]) != values["name"]:
+            continue  # the options of one strategy are not another's
+        merged[section] = {**values, **own}
     return merged
+
+
+def _name(raw: dict[str, Any], table: str) -> str:
+    own = raw.get(table, {})
+    return str(own.get("name", NAMED[table][0])) if isinstance(own, dict) else ""
 
 
 def _override(raw: dict[str, Any], item: str) -> tuple[str, ...]:

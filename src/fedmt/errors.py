@@ -25,3 +25,21 @@ def listed(words: Iterable[str], limit: int = 8) -> str:
     words = list(words)
     shown = ", ".join(f"'{w}'" for w in words[:limit])
     return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuses an option below its least value (and NaN)."""
+    if not value >= least:
+        raise FedmtError(f"{name}: {value} given, expected at least {least}.")
+
+
+def positive(name: str, value: float) -> None:
+    """Refuses an option that is not above 0 (and NaN)."""
+    if not value > 0:
+        raise FedmtError(f"{name}: {value} given, expected more than 0.")
+
+
+def share(name: str, value: float) -> None:
+    """Refuses an option outside 0 <= value < 1."""
+    if not 0 <= value < 1:
+        raise FedmtError(f"{name}: {value} given, expected 0 <= it < 1.")

@@ -11,7 +11,8 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedmt.engines.local import LocalEngine, Record
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.site import Record
 from fedmt.run import Stopped
 
 
@@ -99,6 +100,9 @@ def round_line(record: Record, rounds: int) -> str:
     out = [n for n, c in record["centers"].items() if "abstained" in c]
     if out:
         parts.append(f"{len(out)} abstained")
+    away = [n for n, c in record["centers"].items() if "absent" in c]
+    if away:
+        parts.append(f"{len(away)} absent")
     broken = [n for n, c in record["centers"].items() if "left_out" in c]
     if broken:
         parts.append(f"left out, diverged: {', '.join(broken)}")

@@ -32,7 +32,6 @@ FEDERATED = {
     "reference_batch_size": 25,
     "warmup_epochs": 300,
     "learning_rate": 0.1,
-    "server_momentum": 0.5,
 }
 # The reference center alone, at the rate and batch size that suit it best, for 800 epochs: twice as many
 # gain it half a point.

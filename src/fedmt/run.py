@@ -13,7 +13,8 @@ import fedmt
 from fedmt.config import Config, dump_config
 from fedmt.data.center import Federation
 from fedmt.engines.device import pick_device
-from fedmt.engines.local import LocalEngine, Record
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.site import Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.runs.folder import RunFolder
@@ -98,7 +99,13 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
         torch.manual_seed(config.seed)
         model = config.build_model(federation)
     return LocalEngine(
-        federation, config.build_method(), model, config.seed, device, precision=config.precision
+        federation,
+        config.build_method(),
+        model,
+        config.seed,
+        device,
+        precision=config.precision,
+        strategy=config.build_strategy(),
     )
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from fedmt import Center, Correspondence, Federation, FedmtError, LabelSpace
 from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.engines.device import pick_device
-from fedmt.engines.local import LocalEngine, random_numbers
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.randomness import random_numbers
 from fedmt.engines.state import State
 from fedmt.methods import CenterRound, FedMT, Single, Training
 
@@ -180,7 +181,7 @@ def test_training_never_reads_the_truth(make_federation, make_model):
 
 @pytest.mark.parametrize("batch_norm", ["static", "static-reference", "running"])
 def test_batch_norm_modes(make_federation, make_model, batch_norm):
-    training = replace(QUICK, batch_norm=batch_norm, server_momentum=0.5)
+    training = replace(QUICK, batch_norm=batch_norm)
     state, _ = rounds(engine(make_federation(), make_model, FedMT(training, VIEWS, xi=0.6)), 2)
     variances = [v for k, v in state.weights.items() if k.endswith("running_var")]
     assert variances and all((v > 0).all() for v in variances)

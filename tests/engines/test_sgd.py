@@ -15,7 +15,7 @@ def test_steps_are_torchs(nesterov, clip):
     torch.manual_seed(0)
     ours = SmallCNN(10).to(memory_format=torch.channels_last)
     theirs = copy.deepcopy(ours)
-    flat = FlatSGD(ours)
+    flat = FlatSGD(dict(ours.named_parameters()))
     optimizer = torch.optim.SGD(
         theirs.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=1e-3
     )
@@ -35,7 +35,7 @@ def test_steps_are_torchs(nesterov, clip):
 
 def test_restart_forgets_the_momentum_and_loading_keeps_the_views():
     model = SmallCNN(10)
-    flat = FlatSGD(model)
+    flat = FlatSGD(dict(model.named_parameters()))
     before = copy.deepcopy(model.state_dict())
     model(torch.rand(4, 1, 28, 28)).sum().backward()
     flat.step(0.1, 0.9, True, 0.0, 0.0)

@@ -2,6 +2,29 @@
 
 from __future__ import annotations
 
-from fedmt.aggregation.fedavg import RunningMean, Weights, fedavg
+from fedmt.aggregation.base import RunningMean, Strategy, Weights, packed, unpacked
+from fedmt.aggregation.fedavg import FedAvg, FedAvgM
+from fedmt.aggregation.fedbn import FedBN
+from fedmt.aggregation.fedopt import FedAdam, FedYogi
+from fedmt.aggregation.fedprox import FedProx
+from fedmt.aggregation.scaffold import Scaffold
 
-__all__ = ["RunningMean", "Weights", "fedavg"]
+STRATEGIES: dict[str, type[Strategy]] = {
+    s.name: s for s in (FedAvg, FedAvgM, FedProx, FedBN, Scaffold, FedAdam, FedYogi)
+}
+
+__all__ = [
+    "STRATEGIES",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
+    "FedProx",
+    "FedYogi",
+    "RunningMean",
+    "Scaffold",
+    "Strategy",
+    "Weights",
+    "packed",
+    "unpacked",
+]

@@ -7,46 +7,73 @@ views of one vector each, and a step is a handful of operations whatever the num
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from torch import nn
+from torch import Tensor
 
 from fedmt.errors import FedmtError
 
 
 class FlatSGD:
-    """Clipping, weight decay, momentum (Nesterov or not), step: as torch does them, in this order.
+    """Clipping, the strategy's terms, weight decay, momentum (Nesterov or not), step: in this order.
 
-        g <- g * min(1, clip / |g|) + weight_decay * w
+        g <- g * min(1, clip / |g|)
+        g <- g + correction + mu * (w - w_0) + weight_decay * w
         v <- momentum * v + g
         w <- w - rate * (g + momentum * v  if nesterov else  v)
 
-    Rebinds the model's parameters to views of `weights`, in their own memory layout.
+    Without correction (SCAFFOLD) and mu (FedProx) it is as torch does it. Rebinds the parameters to views of
+    `weights`, in their own memory layout.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        if len({p.dtype for p in parameters}) != 1:
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        if len({p.dtype for p in trained.values()}) != 1:
             raise FedmtError("model.backbone: it needs trainable parameters, all of one type.")
-        size = sum(p.numel() for p in parameters)
-        like = parameters[0]
+        size = sum(p.numel() for p in trained.values())
+        like = next(iter(trained.values()))
         self.weights = torch.empty(size, dtype=like.dtype, device=like.device)
         self.gradient = torch.zeros_like(self.weights)
         self.velocity = torch.zeros_like(self.weights)
+        self._places: dict[str, tuple[torch.Size, tuple[int, ...], int]] = {}
         offset = 0
-        for parameter in parameters:
+        for name, parameter in trained.items():
             if parameter.dim() != 4:  # of four dimensions, `channels_last` has made them dense already
                 parameter.data = parameter.data.contiguous()
-            place = (parameter.shape, parameter.stride(), offset)
             # as_strided keeps a channels-last layout, which a plain reshape of the slice would lose.
+            place = self._places[name] = (parameter.shape, parameter.stride(), offset)
             view = self.weights.as_strided(*place)
             view.copy_(parameter.data)
             parameter.data = view
             parameter.grad = self.gradient.as_strided(*place)
             offset += parameter.numel()
+        self.restart()
 
-    def restart(self) -> None:
-        """Forgets the momentum: every center begins a round without."""
+    def restart(
+        self, proximal: float = 0.0, correction: Mapping[str, Tensor] | None = None, measure: bool = False
+    ) -> None:
+        """Forgets the momentum: every center begins a round without. Then the strategy's terms:
+
+        proximal: mu, with the present weights for w_0. correction: by parameter, 0 where there is none.
+        measure: sum the clipped gradients up, for `mean_gradient`.
+        """
         self.velocity.zero_()
+        self._proximal = proximal
+        self._anchor = self.weights.clone() if proximal > 0 else None
+        self._correction: Tensor | None = None
+        if correction:
+            self._correction = torch.zeros_like(self.weights)
+            for name, value in correction.items():
+                self._correction.as_strided(*self._places[name]).copy_(value)
+        self._sum = torch.zeros_like(self.weights) if measure else None
+        self._steps = 0
+
+    def mean_gradient(self) -> dict[str, Tensor]:
+        """By parameter, the mean over the steps since `restart` of the clipped gradients."""
+        assert self._sum is not None
+        mean = self._sum / max(self._steps, 1)
+        return {name: mean.as_strided(*place).clone() for name, place in self._places.items()}
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float, nesterov: bool, weight_decay: float, clip: float) -> None:
@@ -54,6 +81,13 @@ class FlatSGD:
         gradient, velocity = self.gradient, self.velocity
         if clip > 0:
             gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_max(1.0))
+        if self._sum is not None:
+            self._sum.add_(gradient)
+            self._steps += 1
+        if self._correction is not None:
+            gradient.add_(self._correction)
+        if self._anchor is not None:
+            gradient.add_(self.weights - self._anchor, alpha=self._proximal)
         gradient.add_(self.weights, alpha=weight_decay)
         velocity.mul_(momentum).add_(gradient)
         if nesterov:

@@ -13,17 +13,20 @@ from torch import Tensor
 class State:
     """round: the last finished one (0: the warm-up at the reference center).
 
-    weights: the global model after the reference center's update, batch-norm statistics included.
-    velocity: the server's momentum. kept: what each center remembers (M-hat), by center name.
+    weights: the model after the reference center's update, batch-norm statistics included. What does not
+        travel (a strategy's or a method's local layers) is the reference center's own here.
+    server: what the coordinating site remembers beside it, by `kind:name` (momentum, control variates, the
+        shared model where the reference center has one of its own).
+    kept: what each center remembers, by center name (M-hat; under `weights:` its local layers).
     """
 
     round: int
     weights: Mapping[str, Tensor]
-    velocity: Mapping[str, Tensor] = field(default_factory=dict)
+    server: Mapping[str, Tensor] = field(default_factory=dict)
     kept: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> State:
-        """The same state with weights and velocity on a device; what centers keep stays on the CPU."""
+        """The same state with weights and server on a device; what centers keep stays on the CPU."""
         weights = {k: v.to(device) for k, v in self.weights.items()}
-        velocity = {k: v.to(device) for k, v in self.velocity.items()}
-        return State(self.round, weights, velocity, self.kept)
+        server = {k: v.to(device) for k, v in self.server.items()}
+        return State(self.round, weights, server, self.kept)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from fedmt.data.center import Federation
+from fedmt.methods.base import Answer
+
+Scores = Callable[[Tensor, str, Sequence[Answer]], list[Tensor]]
+"""(uint8 images, a label space's name, answers in it) to each answer's scores [N, J]."""
 
 
 def accuracies(
-    federation: Federation,
-    projections: Mapping[str, Mapping[str, Tensor]],
-    predict: Callable[[Tensor], Tensor],
+    federation: Federation, answers: Mapping[str, Sequence[Answer]], scores: Scores
 ) -> dict[str, float]:
-    """By label space, the wanted one by `predict` (uint8 images to probabilities [N, K]) itself.
+    """By label space. In the wanted one, the reference center's model answers.
 
-    projections: for another space, each center's matrix [J, K] into it. There, the mean over the centers,
-    each through its own matrix; and, under '<space> (mean M)', through the mean of their matrices.
+    In another the mean over its answers (each center through its own matrix, or by its own head); and where
+    they go through matrices, under '<space> (mean M)', through the mean of these.
     """
-    predictions: dict[int, Tensor] = {}  # tests in several spaces share their images
     counted: dict[str, tuple[float, int]] = {}
 
     def count(space: str, accuracy: float, samples: int) -> None:
@@ -31,18 +32,16 @@ def accuracies(
     for test in federation.tests:
         if test.space is None or test.labels is None:
             continue
-        scores = predictions.get(id(test.images))
-        if scores is None:
-            scores = predictions[id(test.images)] = predict(test.images)
-        if test.space == federation.wanted:
-            count(test.space.name, _accuracy(scores, test.labels), len(test))
+        space, labels = test.space.name, test.labels
+        ways: Sequence[Answer] = [Answer()] if test.space == federation.wanted else answers.get(space, [])
+        if not ways:
             continue
-        matrices = [m.to(scores) for m in projections.get(test.space.name, {}).values()]
+        each = [_accuracy(s, labels) for s in scores(test.images, space, ways)]
+        count(space, sum(each) / len(each), len(test))
+        matrices = [a.matrix for a in ways if a.matrix is not None]
         if matrices:
-            each = [_accuracy(scores @ m.T, test.labels) for m in matrices]
-            count(test.space.name, sum(each) / len(each), len(test))
-            mean = torch.stack(matrices).mean(0)
-            count(f"{test.space.name} (mean M)", _accuracy(scores @ mean.T, test.labels), len(test))
+            mean = Answer(matrix=torch.stack(matrices).mean(0))
+            count(f"{space} (mean M)", _accuracy(scores(test.images, space, [mean])[0], labels), len(test))
     return {space: right / total for space, (right, total) in counted.items()}
 
 

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedmt.methods.base import CenterRound, LocalWork, Method, Training
-from fedmt.methods.fedmt import PAPER, FedMT
+from fedmt.methods import fedmt, fedrep, fedtrans, semifl, single
+from fedmt.methods.base import Answer, CenterRound, LocalWork, Method, Training
+from fedmt.methods.fedmt import FedMT
+from fedmt.methods.fedrep import FedRep
+from fedmt.methods.fedtrans import FedTrans
+from fedmt.methods.semifl import SemiFL
 from fedmt.methods.single import Single
 
-METHODS: dict[str, type[Method]] = {"fedmt": FedMT, "single": Single}
+METHODS: dict[str, type[Method]] = {m.name: m for m in (FedMT, Single, FedTrans, FedRep, SemiFL)}
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {"paper": PAPER}
-"""Named settings of whole config tables; what a config says itself goes before them."""
+PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "paper": {m.__name__.rpartition(".")[2]: m.PAPER for m in (fedmt, single, fedtrans, fedrep, semifl)}
+}
+"""Named settings of whole config tables, by method; what a config says itself goes before them."""
 
-__all__ = ["METHODS", "PRESETS", "CenterRound", "FedMT", "LocalWork", "Method", "Single", "Training"]
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Answer",
+    "CenterRound",
+    "FedMT",
+    "FedRep",
+    "FedTrans",
+    "LocalWork",
+    "Method",
+    "SemiFL",
+    "Single",
+    "Training",
+]

@@ -12,16 +12,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmt.aggregation import Strategy
 from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
 from fedmt.data.center import Center, Federation
-from fedmt.errors import FedmtError
+from fedmt.errors import FedmtError, at_least, positive, share
 
 Tensors = Mapping[str, Tensor]
 
@@ -42,6 +43,8 @@ class LocalWork:
 
     steps: tensors whose first dimension is the step; 'index' [S, ...] says which samples to gather.
     tables: tensors that stay the same for the whole round.
+    space: the label space whose head answers, where a model has several; None is the wanted one.
+    trainable: tensors of the center's own that are trained beside the model; the loss finds them in `tables`.
     """
 
     views: ViewFunction
@@ -49,6 +52,8 @@ class LocalWork:
     steps: Tensors
     tables: Tensors
     learning_rate: float
+    space: str | None = None
+    trainable: Tensors = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.steps["index"])
@@ -72,15 +77,31 @@ class CenterRound:
     reason: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """One way to predict in a label space other than the wanted one: whose model, and through which matrix.
+
+    of: the 'reference' center's model (the one that predicts in the wanted space), the 'shared' model that
+        the centers made together, or the model of one 'center'; the last two by their head for the space.
+    matrix: [J, K], where the model's answer is one in the wanted space.
+    """
+
+    of: Literal["reference", "shared", "center"] = "reference"
+    center: str = ""
+    matrix: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Training:
     """How centers train, common to all methods.
 
     local_epochs, batch_size: at each center, a round. reference_epochs, reference_batch_size: at the
     reference center (batch 0: 250 where it has over 1000 samples, else 10). warmup_epochs: at the reference
-    center before the first round, so that the first pseudo-labels mean something. reference_strong: train
-    there on a strong view beside the weak one.
-    server_momentum: 0 is plain averaging. weights: every center counts the same, or by its samples.
+    center before the first round, so that the first pseudo-labels mean something. supervised_strong: training
+    on plain labels (the reference center's; every center's in FedTrans and FedRep) sees a strong view
+    beside the weak one.
+    participation: share of the centers that is chosen each round. dropouts: how probable it is that a
+    chosen one drops out. weights: every center counts the same in the mean, or by its samples.
     batch_norm: 'static' pools all centers' statistics, 'static-reference' takes the reference
     center's alone (then nothing but weights travels), 'running' is ordinary batch norm.
     """
@@ -91,15 +112,15 @@ class Training:
     reference_epochs: int = 5
     reference_batch_size: int = 0
     warmup_epochs: int = 20
-    reference_strong: bool = True
+    supervised_strong: bool = True
     learning_rate: float = 0.1
     schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
     clip: float = 5.0
-    server_rate: float = 1.0
-    server_momentum: float = 0.5
+    participation: float = 1.0
+    dropouts: float = 0.0
     weights: Literal["equal", "samples"] = "equal"
     batch_norm: Literal["static", "static-reference", "running"] = "static"
 
@@ -115,12 +136,11 @@ class Training:
             "clip",
         ):
             at_least(f"training.{name}", getattr(self, name), 0)
-        for name in ("learning_rate", "server_rate"):
-            if not getattr(self, name) > 0:
-                raise FedmtError(f"training.{name}: {getattr(self, name)} given, expected more than 0.")
-        for name in ("momentum", "server_momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise FedmtError(f"training.{name}: {getattr(self, name)} given, expected 0 <= it < 1.")
+        positive("training.learning_rate", self.learning_rate)
+        share("training.momentum", self.momentum)
+        share("training.dropouts", self.dropouts)
+        if not 0 < self.participation <= 1:
+            raise FedmtError(f"training.participation: {self.participation} given, expected 0 < it <= 1.")
 
     def rate(self, round: int) -> float:
         """The learning rate of round 1..rounds; the warm-up, round 0, has that of round 1."""
@@ -132,67 +152,130 @@ class Training:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """Base of the methods: the reference center's part, which all share."""
+    """Base of the methods: supervised training, and the reference center's part."""
 
     name: ClassVar[str]
     federated: ClassVar[bool] = True
     """Whether the centers take part at all."""
+    guesses: ClassVar[bool] = True
+    """Whether `center_round` reads the received model's predictions; else they are not computed."""
+    heads: ClassVar[bool] = False
+    """Whether the model has a head for every label space."""
+    keeps_heads: ClassVar[bool] = False
+    """Whether heads never leave their center."""
+    reference_joins: ClassVar[bool] = False
+    """Whether the reference center trains beside the others and counts in the mean, instead of after it."""
+    separate: ClassVar[bool] = False
+    """Whether the reference center's result is a model of its own, with the shared one kept beside it."""
 
     training: Training = field(default_factory=Training)
     augmentation: Augmentation = field(default_factory=Augmentation)
+
+    # -- the reference center ---------------------------------------------------------------------
 
     def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
         """Supervised training on the reference center's data; round 0 is the warm-up."""
         training = self.training
         epochs = training.reference_epochs if round > 0 else training.warmup_epochs
-        if epochs == 0:
-            return None
-        batch = training.reference_batch_size or (250 if len(reference) > 1000 else 10)
-        index = sample_stream(np.arange(len(reference)), epochs, batch, rng)
-        uniforms = self.augmentation.strong_numbers + 2 * WEAK_NUMBERS
-        steps = {
-            "index": torch.from_numpy(index),
-            "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
-        }
-        assert reference.labels is not None
-        tables = {"label": reference.labels}
-        return LocalWork(self.reference_views, self.reference_loss, steps, tables, training.rate(round))
+        return self.supervised_work(
+            reference, epochs, self.reference_batch(reference), training.rate(round), rng
+        )
 
-    def reference_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """A weak and a strong view of each sample, [S, B, C, H, W] to [S, 2B, C, H, W]; or the weak alone."""
-        options = self.augmentation
-        flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)
-        plain = weak(flat, uniforms[:, :WEAK_NUMBERS], options)
-        if not self.training.reference_strong:
-            return plain.view_as(images)
-        base = weak(flat, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
-        views = torch.stack([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
-        pairs: Tensor = views.unflatten(1, images.shape[:2]).transpose(0, 1)
-        return pairs.flatten(1, 2)
+    def reference_batch(self, reference: Center) -> int:
+        return self.training.reference_batch_size or (250 if len(reference) > 1000 else 10)
 
-    def reference_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
-        """R_s: cross-entropy, the mean over the views of each sample."""
-        target = tables["label"][step["index"]]
-        return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
+    # -- the centers ------------------------------------------------------------------------------
 
     @abstractmethod
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
         """What a center does in a round, from the received model's probabilities [N, K] on its images
-        and from what it kept of the round before."""
+        (empty unless the method `guesses`) and from what it kept of the round before."""
 
-    @abstractmethod
-    def projections(
-        self, federation: Federation, kept: Mapping[str, Tensors]
-    ) -> dict[str, dict[str, Tensor]]:
-        """For each label space but the wanted one, by name: each center's matrix [J, K] into it."""
+    def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
+        """What a center keeps, from the round's `keep` and the trained values of `LocalWork.trainable`."""
+        return {**keep, **trained}
 
+    def exchange(self, federation: Federation, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
+        """What the centers keep after a round, where they learn of each other beyond the model's weights."""
+        return kept
 
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuses an option below its least value (and NaN)."""
-    if not value >= least:
-        raise FedmtError(f"{name}: {value} given, expected at least {least}.")
+    # -- predicting -------------------------------------------------------------------------------
+
+    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+        """How to predict in each other label space, by its name; several answers are averaged in accuracy.
+
+        By default the reference center's model through the known correspondences: they cost no training.
+        """
+        found: dict[str, list[Answer]] = {}
+        for center in federation.centers:
+            known = center.correspondence
+            if known is not None and known.coarse != federation.wanted:
+                found.setdefault(known.coarse.name, []).append(Answer(matrix=known.matrix))
+        return found
+
+    # -- which strategies make sense --------------------------------------------------------------
+
+    def check_strategy(self, strategy: Strategy) -> None:
+        """Refuses a strategy that does not make sense with this method and training, and says why."""
+        if strategy.keeps_batch_norm and self.training.batch_norm != "running":
+            raise FedmtError(
+                f"aggregation.name: '{strategy.name}' leaves batch-norm layers and their statistics at their "
+                f"center, but training.batch_norm = '{self.training.batch_norm}' replaces the statistics by "
+                "others; set training.batch_norm = 'running'."
+            )
+
+    # -- supervised training ----------------------------------------------------------------------
+
+    def supervised_work(
+        self,
+        center: Center,
+        epochs: int,
+        batch: int,
+        learning_rate: float,
+        rng: np.random.Generator,
+        space: str | None = None,
+    ) -> LocalWork | None:
+        """Cross-entropy on a center's own labels, by the head of `space`; None for no epochs."""
+        if epochs == 0:
+            return None
+        index = sample_stream(np.arange(len(center)), epochs, batch, rng)
+        uniforms = self.augmentation.strong_numbers + 2 * WEAK_NUMBERS
+        steps = {
+            "index": torch.from_numpy(index),
+            "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
+        }
+        assert center.labels is not None
+        tables = {"label": center.labels}
+        return LocalWork(self.supervised_views, self.supervised_loss, steps, tables, learning_rate, space)
+
+    def supervised_round(self, center: Center, round: int, rng: np.random.Generator) -> CenterRound:
+        """A center's round of supervised training in its own space; without labels it abstains."""
+        if center.space is None:
+            return CenterRound(None, reason=f"it has no labels, and {self.name} learns from labels alone")
+        training = self.training
+        work = self.supervised_work(
+            center, training.local_epochs, training.batch_size, training.rate(round), rng, center.space.name
+        )
+        return CenterRound(work)
+
+    def supervised_views(self, images: Tensor, steps: Tensors) -> Tensor:
+        """A weak and a strong view of each sample, [S, B, C, H, W] to [S, 2B, C, H, W]; or the weak alone."""
+        options = self.augmentation
+        flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)
+        plain = weak(flat, uniforms[:, :WEAK_NUMBERS], options)
+        if not self.training.supervised_strong:
+            return plain.view_as(images)
+        base = weak(flat, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
+        views = torch.stack([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
+        pairs: Tensor = views.unflatten(1, images.shape[:2]).transpose(0, 1)
+        return pairs.flatten(1, 2)
+
+    def supervised_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
+        """Cross-entropy (R_s at the reference center), the mean over the views of each sample."""
+        target = tables["label"][step["index"]]
+        return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
 
 
 def sample_stream(samples: np.ndarray, epochs: int, batch: int, rng: np.random.Generator) -> np.ndarray:
@@ -205,3 +288,29 @@ def sample_stream(samples: np.ndarray, epochs: int, batch: int, rng: np.random.G
     passes = math.ceil(steps * batch / len(samples))
     stream = np.concatenate([rng.permutation(samples) for _ in range(passes)])
     return stream[: steps * batch].reshape(steps, batch).astype(np.int64)
+
+
+PAPER_TRAINING: dict[str, Any] = {
+    "rounds": 200,
+    "local_epochs": 5,
+    "reference_epochs": 5,
+    "warmup_epochs": 5,
+    "batch_size": 10,
+    "reference_batch_size": 0,
+    "supervised_strong": False,
+    "learning_rate": 0.03,
+    "schedule": "cosine",
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 5e-4,
+    "clip": 1.0,
+    "participation": 1.0,
+    "dropouts": 0.0,
+    "weights": "equal",
+    "batch_norm": "static",
+}
+"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping, not printed, are SemiFL's; the
+warm-up is the first round's reference update."""
+
+PAPER_AGGREGATION: dict[str, Any] = {"name": "fedavgm", "rate": 1.0, "momentum": 0.5}
+"""SemiFL's server momentum, which its code has and the paper builds on."""

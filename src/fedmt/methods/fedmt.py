@@ -14,18 +14,16 @@ measured best as the default; the preset `paper` gives the printed ones (see doc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmt.augment import WEAK_NUMBERS, strong, weak
 from fedmt.data.center import Center, Federation
-from fedmt.errors import FedmtError
+from fedmt.errors import FedmtError, at_least, positive, share
 from fedmt.estimation import (
-    Estimate,
     align,
     confident_pseudo_labels,
     counting,
@@ -39,7 +37,17 @@ from fedmt.losses import (
     mix_loss,
     projected_cross_entropy,
 )
-from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors, at_least, sample_stream
+from fedmt.methods.base import (
+    PAPER_AGGREGATION,
+    PAPER_TRAINING,
+    Answer,
+    CenterRound,
+    LocalWork,
+    Method,
+    Tensors,
+    sample_stream,
+)
+from fedmt.methods.fix_mix import fix_mix_steps, fix_mix_views
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,10 @@ class FedMT(Method):
     """
     correspondence: 'given' uses each center's own where it has one and estimates the rest, FedMT (T);
         'estimated' estimates all, FedMT (E), and known ones only measure the error of M-hat.
-    estimator: how M-hat is made, by 'counting' (the paper) or by 'em'.
+    estimator: how M-hat is made: by 'counting' (the paper) or by 'em' from the model's guesses, anew each
+        round; or 'learnable': each column a softmax of free parameters, trained with the model.
+    average: train with the mean of the M-hats of all centers that label in the same space, of the round
+        before. Then M-hat leaves its center too.
     pseudo_labels: from the model alone, 'plain' (the paper), or sharpened by the center's own label,
         'posterior': q_k ~ f_k M[label, k].
     alignment: hold the guesses' shares of the wanted classes, within each of the center's own, to what
@@ -65,7 +76,8 @@ class FedMT(Method):
     name: ClassVar[str] = "fedmt"
 
     correspondence: Literal["given", "estimated"] = "given"
-    estimator: Literal["counting", "em"] = "em"
+    estimator: Literal["counting", "em", "learnable"] = "em"
+    average: bool = False
     smoothing: float = 0.01
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
     alignment: bool = False
@@ -80,18 +92,17 @@ class FedMT(Method):
         at_least("training.local_epochs", self.training.local_epochs, 1)
         at_least("method.lambda_1", self.lambda_1, 0)
         at_least("method.lambda_2", self.lambda_2, 0)
-        if not 0 <= self.smoothing < 1:
-            raise FedmtError(f"method.smoothing: {self.smoothing} given, expected 0 <= smoothing < 1.")
+        share("method.smoothing", self.smoothing)
         if not 0 <= self.xi < 1:
             raise FedmtError(f"method.xi: {self.xi} given, expected a threshold with 0 <= xi < 1.")
-        if not self.a > 0:
-            raise FedmtError(f"method.a: {self.a} given, expected more than 0: it is that of Beta(a, a).")
+        positive("method.a", self.a)
 
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
         """Procedure B up to the batches: pseudo-labels, S_fix, M-hat, S_mix."""
-        labels, matrix, keep, facts = self._correspondence(center, predictions)
+        known = self._correspondence(center, predictions, kept, rng)
+        labels, matrix = known.labels, known.matrix
         guess = posterior(predictions, matrix, labels) if self.pseudo_labels == "posterior" else predictions
         if self.alignment:
             guess = align(guess, matrix, labels)
@@ -99,37 +110,30 @@ class FedMT(Method):
         fix = confident.nonzero().flatten().cpu().numpy()
         if len(fix) == 0:
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
-            return CenterRound(None, keep, pseudo, confident, facts, reason)
+            return CenterRound(None, known.keep, pseudo, confident, known.facts, reason)
 
-        everything = np.arange(len(center))
         batches = sample_stream(
-            everything if self.projection == "all" else fix,
+            np.arange(len(center)) if self.projection == "all" else fix,
             self.training.local_epochs,
             self.training.batch_size,
             rng,
         )
-        partners = rng.choice(everything, size=batches.shape)  # S_mix: with replacement from S_c
-        index = np.stack([batches, partners], axis=1)  # [S, 2, B]
-        strong_shape = (*batches.shape, self.augmentation.strong_numbers)
-        steps = {
-            "index": torch.from_numpy(index),
-            "weak": torch.from_numpy(rng.random((*index.shape, WEAK_NUMBERS), dtype=np.float32)),
-            "strong": torch.from_numpy(rng.random(strong_shape, dtype=np.float32)),
-            "share": torch.from_numpy(rng.beta(self.a, self.a, size=len(index)).astype(np.float32)),
-        }
+        steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
         tables = {"label": labels, "matrix": matrix, "pseudo": pseudo, "confident": confident.float()}
-        work = LocalWork(self.center_views, self.center_loss, steps, tables, self.training.rate(round))
-        return CenterRound(work, keep, pseudo, confident, facts)
+        work = LocalWork(
+            self.center_views,
+            self.center_loss,
+            steps,
+            tables,
+            self.training.rate(round),
+            # Clamped, since a probability that has become 0 in float32 has no logarithm.
+            trainable={"free": matrix.clamp_min(1e-12).log()} if known.learnable else {},
+        )
+        return CenterRound(work, known.keep, pseudo, confident, known.facts)
 
     def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
         """Each batch weakly, strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 3B, C, H, W]."""
-        shape = images.shape[:3]
-        both = weak(images.flatten(0, 2), steps["weak"].flatten(0, 2), self.augmentation)
-        plain, partners = both.unflatten(0, shape).unbind(1)
-        distorted = strong(plain.flatten(0, 1), steps["strong"].flatten(0, 1), self.augmentation)
-        share = steps["share"].view(-1, 1, 1, 1, 1)
-        mixed = share * plain + (1 - share) * partners
-        return torch.cat([plain, distorted.view_as(plain), mixed], 1)
+        return torch.cat(fix_mix_views(images, steps, self.augmentation), 1)
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`R^p + lambda_2 (L_fix + lambda_1 L_mix)` of one step, from the logits [3B, K] of its views."""
@@ -139,17 +143,34 @@ class FedMT(Method):
             projected_cross_entropy if self.projection_loss == "proper" else double_softmax_cross_entropy
         )
         pseudo, confident = tables["pseudo"], tables["confident"][index]
-        r_p = projection_loss(plain_logits, tables["matrix"], tables["label"][index])
+        # A learnable M is valid whatever its free parameters are: softmax makes each column sum to 1.
+        matrix = tables["free"].softmax(0) if "free" in tables else tables["matrix"]
+        r_p = projection_loss(plain_logits, matrix, tables["label"][index])
         l_fix = fix_loss(strong_logits, pseudo[index], confident)
         l_mix = mix_loss(mixed_logits, pseudo[index], pseudo[partner_index], step["share"], confident)
         loss = r_p + self.lambda_2 * (l_fix + self.lambda_1 * l_mix)
         return {"loss": loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
 
-    def projections(
-        self, federation: Federation, kept: Mapping[str, Tensors]
-    ) -> dict[str, dict[str, Tensor]]:
-        """M where it is used, else the M-hat that each center recorded."""
-        found: dict[str, dict[str, Tensor]] = {}
+    def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
+        """A learnable M is remembered as the matrix that its free parameters have become."""
+        return {**keep, "correspondence": trained["free"].softmax(0)} if "free" in trained else keep
+
+    def exchange(self, federation: Federation, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
+        """With `average`: each center learns the mean of the M-hats in its space."""
+        if not self.average:
+            return kept
+        by_space: dict[str, list[Tensor]] = {}
+        estimating = [c for c in federation.centers if c.space and "correspondence" in kept.get(c.name, {})]
+        for center in estimating:
+            assert center.space is not None
+            by_space.setdefault(center.space.name, []).append(kept[center.name]["correspondence"])
+        means = {space: torch.stack(matrices).mean(0) for space, matrices in by_space.items()}
+        shared = {c.name: {**kept[c.name], "mean": means[c.space.name]} for c in estimating if c.space}
+        return {**kept, **shared}
+
+    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+        """By projection, with M where it is used, else with the M-hat that each center recorded."""
+        found: dict[str, list[Answer]] = {}
         for center in federation.centers:
             if center.space is None or center.space == federation.wanted:
                 continue
@@ -160,7 +181,7 @@ class FedMT(Method):
                 matrix = kept[center.name]["correspondence"]
             else:
                 continue
-            found.setdefault(center.space.name, {})[center.name] = matrix
+            found.setdefault(center.space.name, []).append(Answer(matrix=matrix))
         return found
 
     def _uses_given(self, center: Center) -> bool:
@@ -169,37 +190,63 @@ class FedMT(Method):
         return known is not None and (self.correspondence == "given" or known.coarse == known.fine)
 
     def _correspondence(
-        self, center: Center, predictions: Tensor
-    ) -> tuple[Tensor, Tensor, Tensors, dict[str, float]]:
-        """The center's labels [N], its matrix [J, K], what to keep of it, and facts for the record."""
+        self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
+    ) -> _Known:
+        """The center's labels and the matrix to train with: given, or estimated and then smoothed."""
         if center.labels is None or center.space is None:
             # No labels: one class that everything belongs to. R^p is then 0 and the posterior plain.
             one = predictions.new_ones(1, predictions.shape[1])
-            return torch.zeros_like(predictions[:, 0], dtype=torch.int64), one, {}, {}
+            return _Known(torch.zeros_like(predictions[:, 0], dtype=torch.int64), one)
         if self._uses_given(center):
             assert center.correspondence is not None
-            return center.labels, center.correspondence.matrix.to(predictions), {}, {}
+            return _Known(center.labels, center.correspondence.matrix.to(predictions))
+        matrix, facts = self._estimate(center, predictions, kept, rng)
+        if center.correspondence is not None:
+            facts["correspondence_error"] = frobenius_error(matrix, center.correspondence.matrix)
+        keep = {"correspondence": matrix}
+        if self.average and "mean" in kept:
+            matrix = kept["mean"].to(predictions)
+        smooth = matrix.lerp(torch.full_like(matrix, 1 / len(center.space)), self.smoothing)
+        return _Known(center.labels, smooth, self.estimator == "learnable", keep, facts)
+
+    def _estimate(
+        self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
+    ) -> tuple[Tensor, dict[str, float]]:
+        """M-hat [J, K] and facts for the record."""
+        assert center.labels is not None and center.space is not None
+        classes, wanted = len(center.space), predictions.shape[1]
+        if self.estimator == "learnable":
+            if "correspondence" in kept:
+                return kept["correspondence"].to(predictions), {}
+            # Near uniform: pseudo-labels are sharpened by M, and an M that knows nothing must not bend them.
+            free = 0.1 * torch.from_numpy(rng.standard_normal((classes, wanted), dtype=np.float32))
+            return free.softmax(0).to(predictions), {}
         if self.alignment:
             # M is not known yet, so the shares can be held over the whole center alone.
-            everything = predictions.new_ones(1, predictions.shape[1])
+            everything = predictions.new_ones(1, wanted)
             predictions = align(predictions, everything, torch.zeros_like(center.labels))
-        estimate = self._estimate(predictions, center.labels, len(center.space))
-        facts: dict[str, float] = {"filled_columns": float(estimate.filled.sum())}
-        if center.correspondence is not None:
-            facts["correspondence_error"] = frobenius_error(estimate.matrix, center.correspondence.matrix)
-        smooth = estimate.matrix.lerp(torch.full_like(estimate.matrix, 1 / len(center.space)), self.smoothing)
-        return center.labels, smooth, {"correspondence": estimate.matrix}, facts
-
-    def _estimate(self, predictions: Tensor, labels: Tensor, classes: int) -> Estimate:
         if self.estimator == "em":
-            return expectation_maximisation(predictions, labels, classes)
-        return counting(predictions, labels, classes, self.xi)
+            estimate = expectation_maximisation(predictions, center.labels, classes)
+        else:
+            estimate = counting(predictions, center.labels, classes, self.xi)
+        return estimate.matrix, {"filled_columns": float(estimate.filled.sum())}
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What a center trains with: labels [N], matrix [J, K], whether that is trained too; and what to keep."""
+
+    labels: Tensor
+    matrix: Tensor
+    learnable: bool = False
+    keep: Tensors = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
 
 
 PAPER: dict[str, dict[str, Any]] = {
     "method": {
-        "name": "fedmt",
         "estimator": "counting",
+        "average": False,
         "smoothing": 0.0,
         "pseudo_labels": "plain",
         "alignment": False,
@@ -210,25 +257,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "lambda_2": 1 / 16,
         "a": 0.75,
     },
-    "training": {
-        "rounds": 200,
-        "local_epochs": 5,
-        "reference_epochs": 5,
-        "warmup_epochs": 5,
-        "batch_size": 10,
-        "reference_batch_size": 0,
-        "reference_strong": False,
-        "learning_rate": 0.03,
-        "schedule": "cosine",
-        "momentum": 0.9,
-        "nesterov": True,
-        "weight_decay": 5e-4,
-        "clip": 1.0,
-        "server_rate": 1.0,
-        "server_momentum": 0.5,
-        "weights": "equal",
-        "batch_norm": "static",
-    },
+    "training": PAPER_TRAINING,
+    "aggregation": PAPER_AGGREGATION,
 }
-"""The preset `paper`: the printed choices (batch size, clipping and server momentum, not printed, are
-SemiFL's). The warm-up is the first round's reference update."""
+"""The preset `paper`: the printed choices."""

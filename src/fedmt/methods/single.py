@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from fedmt.data.center import Center, Federation
-from fedmt.methods.base import CenterRound, Method, Tensors
+from fedmt.aggregation import FedAvgM, Strategy
+from fedmt.data.center import Center
+from fedmt.errors import FedmtError
+from fedmt.methods.base import PAPER_TRAINING, CenterRound, Method, Tensors
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,12 @@ class Single(Method):
     ) -> CenterRound:
         return CenterRound(None, reason="Single trains at the reference center alone")
 
-    def projections(
-        self, federation: Federation, kept: Mapping[str, Tensors]
-    ) -> dict[str, dict[str, Tensor]]:
-        """The known correspondences: they cost no training, so Single may predict through them too."""
-        found: dict[str, dict[str, Tensor]] = {}
-        for center in federation.centers:
-            known = center.correspondence
-            if known is not None and known.coarse != federation.wanted:
-                found.setdefault(known.coarse.name, {})[center.name] = known.matrix
-        return found
+    def check_strategy(self, strategy: Strategy) -> None:
+        if strategy != FedAvgM():  # the default, which a config has without saying so
+            raise FedmtError(
+                f"aggregation.name: '{strategy.name}' with method 'single', which trains at the reference "
+                "center alone and averages nothing; remove [aggregation]."
+            )
+
+
+PAPER: dict[str, dict[str, Any]] = {"training": PAPER_TRAINING}

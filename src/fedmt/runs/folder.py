@@ -34,6 +34,9 @@ try:
 except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
+FORMAT = "fedmt-2"
+"""Of the checkpoints. 2: what strategies and methods remember lies under `server/` and `kept/`."""
+
 KEEP = 2
 """Checkpoints kept: the last, and the one before in case the last is damaged."""
 
@@ -156,7 +159,7 @@ class RunFolder:
         tensors = _flatten(state)
         with writing(self.checkpoints):
             self.checkpoints.mkdir(exist_ok=True)
-        metadata = {"round": str(state.round), "digest": _digest(tensors), "format": "fedmt-1"}
+        metadata = {"round": str(state.round), "digest": _digest(tensors), "format": FORMAT}
         write_atomically(self._checkpoint(state.round), safetensors.torch.save(tensors, metadata))
         for old in self._saved()[:-KEEP]:
             old.unlink(missing_ok=True)
@@ -197,21 +200,26 @@ def load_checkpoint(path: Path) -> State:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise FedmtError(f"{path}: the checkpoint is damaged ({error}).") from None
-    if metadata.get("format") != "fedmt-1" or metadata.get("digest") != _digest(tensors):
+    if metadata.get("format", FORMAT) != FORMAT:
+        raise FedmtError(
+            f"{path}: written by another version of fedmt (format {metadata['format']}, here {FORMAT}); go "
+            "on with that version, or begin anew in another --out."
+        )
+    if "format" not in metadata or metadata.get("digest") != _digest(tensors):
         raise FedmtError(f"{path}: the checkpoint is damaged (its contents do not match their digest).")
     weights: dict[str, Tensor] = {}
-    velocity: dict[str, Tensor] = {}
+    server: dict[str, Tensor] = {}
     kept: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, name = key.split("/", 1)
         if kind == "weights":
             weights[name] = value
-        elif kind == "velocity":
-            velocity[name] = value
+        elif kind == "server":
+            server[name] = value
         else:
             center, item = name.rsplit("/", 1)
             kept.setdefault(center, {})[item] = value
-    return State(int(metadata["round"]), weights, velocity, kept)
+    return State(int(metadata["round"]), weights, server, kept)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -249,7 +257,7 @@ def _flush(file: IO[Any]) -> None:
 
 def _flatten(state: State) -> dict[str, Tensor]:
     flat = {f"weights/{k}": v for k, v in state.weights.items()}
-    flat |= {f"velocity/{k}": v for k, v in state.velocity.items()}
+    flat |= {f"server/{k}": v for k, v in state.server.items()}
     for center, items in state.kept.items():
         flat |= {f"kept/{center}/{k}": v for k, v in items.items()}
     return {k: v.detach().cpu().contiguous() for k, v in sorted(flat.items())}

@@ -1,0 +1,125 @@
+"""What a strategy is: how centers' updates become the next global model, and what it asks of their training.
+
+A strategy sees weights by name and knows no device, process or socket. What it remembers between two
+rounds, the engine keeps for it: `server` at the coordinating site, `own` at each center.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmt.errors import positive
+
+Weights = dict[str, Tensor]
+"""Tensors by name: a model's, or something kept beside them under a prefix (`packed`)."""
+
+
+def packed(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
+    """The tensors under `kind:name`, so that several kinds travel and are kept as one mapping."""
+    return {f"{kind}:{name}": value for name, value in tensors.items()}
+
+
+def unpacked(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
+    """The tensors of one kind, by their plain names."""
+    return {k.removeprefix(f"{kind}:"): v for k, v in tensors.items() if k.startswith(f"{kind}:")}
+
+
+class RunningMean:
+    """The weighted mean of updates as they arrive, so that they never pile up in memory.
+
+    Each name has a mean of its own, over the updates that have it: a center sends no head but its own.
+    Centers are visited in one fixed order (sorted by name), so the sum is the same to the bit.
+    """
+
+    def __init__(self) -> None:
+        self.mean: Weights = {}
+        self._totals: dict[str, float] = {}
+
+    @torch.no_grad()
+    def add(self, update: Weights, weight: float) -> bool:
+        """Adds an update, whose tensors it may change; returns False, adding nothing, if it is not finite."""
+        if not all(bool(value.isfinite().all()) for value in update.values()):
+            return False
+        for key, value in update.items():
+            total = self._totals[key] = self._totals.get(key, 0.0) + weight
+            if key not in self.mean:
+                self.mean[key] = value
+            else:
+                self.mean[key].add_(value.sub_(self.mean[key]), alpha=weight / total)
+        return True
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """Base of the strategies; as it stands it is plain averaging.
+
+        f <- f + rate * direction(mean_c (f_c - f))
+
+    The mean is over the centers that trained.
+    """
+
+    name: ClassVar[str]
+    keeps_batch_norm: ClassVar[bool] = False
+    """Whether batch-norm layers stay at their center."""
+    corrects: ClassVar[bool] = False
+    """Whether centers correct their gradients (`correction`) and measure their mean (`controls`)."""
+
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("aggregation.rate", self.rate)
+
+    @property
+    def proximal(self) -> float:
+        """mu of the term `mu / 2 |w - f|^2` in every center's loss."""
+        return 0.0
+
+    def correction(self, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Weights:
+        """What a center adds to its gradients, by parameter; nothing where there is no entry."""
+        return {}
+
+    def controls(self, own: Mapping[str, Tensor], mean_gradient: Weights) -> tuple[Weights, Weights]:
+        """After training: what the center keeps, and what it sends beside its update."""
+        return {}, {}
+
+    def direction(self, update: Weights, server: Weights, participation: float) -> tuple[Weights, Weights]:
+        """The step to take from the mean update of the parameters, and what the server remembers now.
+
+        `update` has also what `controls` sent; participation: share of all centers that trained.
+        """
+        return update, server
+
+    @torch.no_grad()
+    def aggregate(
+        self,
+        received: Mapping[str, Tensor],
+        mean: Mapping[str, Tensor],
+        server: Mapping[str, Tensor],
+        parameters: Collection[str],
+        participation: float = 1.0,
+    ) -> tuple[Weights, Weights]:
+        """The next global weights, and what the server remembers. Without any update both stay.
+
+        Only `parameters` follow `direction`; buffers (batch-norm statistics) take the plain mean, since
+        an overshoot could make a variance negative. What has no mean (counters, names that no center sent)
+        stays as it was.
+        """
+        if not mean:
+            return dict(received), dict(server)
+        buffers = {k for k in received if k in mean and k not in parameters}
+        step, server = self.direction(
+            {k: v for k, v in mean.items() if k not in buffers}, dict(server), participation
+        )
+        weights = {}
+        for key, value in received.items():
+            if key in buffers:
+                weights[key] = value + mean[key]
+            else:
+                weights[key] = value + self.rate * step[key] if key in step else value
+        return weights, server

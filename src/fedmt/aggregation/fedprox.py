@@ -1,0 +1,29 @@
+"""FedProx (Li et al. 2020): FedAvg whose centers are held near the model they received.
+
+each center minimises   loss(w) + mu / 2 |w - f|^2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedmt.aggregation.base import Strategy
+from fedmt.errors import at_least
+
+
+@dataclass(frozen=True)
+class FedProx(Strategy):
+    """mu: 0 is FedAvg."""
+
+    name: ClassVar[str] = "fedprox"
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("aggregation.mu", self.mu, 0)
+
+    @property
+    def proximal(self) -> float:
+        return self.mu

@@ -1,0 +1,67 @@
+"""Several last layers on one network: a head for each label space (FedTrans, FedRep)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from fedmt.errors import FedmtError
+
+
+class Heads(nn.Linear):
+    """The network's own last layer, for the wanted space, and beside it one for each other space.
+
+    It stays under its name, so that published weights still fit. `active` is the head that answers: 0 is the
+    wanted space's.
+    """
+
+    def __init__(self, own: nn.Linear, sizes: Sequence[int]) -> None:
+        super().__init__(own.in_features, own.out_features, bias=own.bias is not None)
+        self.weight, self.bias = own.weight, own.bias
+        self.others = nn.ModuleList(
+            nn.Linear(own.in_features, size, bias=own.bias is not None) for size in sizes
+        )
+        self.active = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.active == 0:
+            return super().forward(features)
+        logits: Tensor = self.others[self.active - 1](features)
+        return logits
+
+
+def add_heads(model: nn.Module, classes: int, sizes: Sequence[int]) -> None:
+    """Gives the model's last layer, of `classes` outputs, a head of each of `sizes` beside it."""
+    found = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.out_features == classes
+    ]
+    if not found:
+        raise FedmtError(
+            f"model.backbone: found no last nn.Linear of {classes} outputs to put other heads beside, which "
+            "this method needs; use another backbone or method."
+        )
+    name, own = found[-1]
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, Heads(own, sizes))
+
+
+def find_heads(model: nn.Module) -> tuple[str, Heads] | None:
+    """The model's heads and their name, if it has any."""
+    return next(((n, m) for n, m in model.named_modules() if isinstance(m, Heads)), None)
+
+
+def head_keys(model: nn.Module) -> list[frozenset[str]]:
+    """The names of each head's weights, by head; empty for a model with one last layer alone."""
+    found = find_heads(model)
+    if found is None:
+        return []
+    name, heads = found
+    own = frozenset(f"{name}.{n}" for n, _ in heads.named_parameters(recurse=False))
+    others = [
+        frozenset(f"{name}.others.{i}.{n}" for n, _ in head.named_parameters())
+        for i, head in enumerate(heads.others)
+    ]
+    return [own, *others]

@@ -1,0 +1,191 @@
+"""A center's side of a round: what it does with a model it received, and what it sends and keeps.
+
+The same in every engine: the local one calls it in a loop, another on the center's own machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmt import static_bn
+from fedmt.aggregation import Strategy, Weights, packed, unpacked
+from fedmt.backbones.heads import head_keys
+from fedmt.data.center import Center
+from fedmt.engines.randomness import random_numbers
+from fedmt.engines.trainer import Terms, Trained, Trainer
+from fedmt.errors import FedmtError
+from fedmt.methods.base import LocalWork, Method, Tensors
+
+Record = dict[str, Any]
+"""What is recorded of a round, or of one center in it: a line of metrics.jsonl, or a part of one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a center's round leaves.
+
+    update: what it sends, trained minus received, and beside it what the strategy asks for; None where
+        the center abstained. trained: the weights it ended in. kept: what it remembers.
+    """
+
+    record: Record
+    kept: Tensors
+    update: Weights | None = None
+    trained: Weights | None = None
+
+
+class Site:
+    """spaces: names of the federation's label spaces, the wanted one first, as the model's heads are.
+
+    phase: times what happens inside, by name.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        method: Method,
+        strategy: Strategy,
+        spaces: list[str],
+        seed: int,
+        phase: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        method.check_strategy(strategy)
+        self.trainer, self.method, self.strategy = trainer, method, strategy
+        self.seed, self.phase = seed, phase
+        self._head = {name: i for i, name in enumerate(spaces)} if method.heads else {}
+        self.heads = head_keys(trainer.model)
+        if method.heads and len(self.heads) != len(spaces):
+            raise FedmtError(
+                f"Method '{method.name}' needs a model with a head for each of {len(spaces)} label spaces; "
+                f"this one has {max(len(self.heads), 1)}. Make it with fedmt.backbones.heads.add_heads."
+            )
+        self.local: frozenset[str] = frozenset()
+        """Names of the weights that never leave their center."""
+        if method.keeps_heads:
+            self.local = self.local.union(*self.heads)
+        if strategy.keeps_batch_norm:
+            self.local |= _batch_norm_keys(trainer)
+
+    def head(self, space: str | None) -> int:
+        """The head that answers in a label space; None is the wanted one."""
+        return self._head.get(space, 0) if space is not None else 0
+
+    def model_of(self, weights: Mapping[str, Tensor], kept: Tensors) -> Weights:
+        """A center's own model: the shared weights, with its local layers in their place."""
+        own = {k: v.to(self.trainer.device) for k, v in unpacked("weights", kept).items()}
+        return {**weights, **own}
+
+    def center_round(
+        self,
+        center: Center,
+        weights: Mapping[str, Tensor],
+        server: Mapping[str, Tensor],
+        kept: Tensors,
+        number: int,
+    ) -> Outcome:
+        """Procedure B: pseudo-labels from the received model, then local training of a copy of it."""
+        received = self.model_of(weights, kept)
+        self.trainer.load(received)
+        method = self.method
+        with self.phase("pseudo_labels"):
+            predictions = self.trainer.predict(center.images) if method.guesses else torch.empty(0)
+            rng = random_numbers(self.seed, number, center.name)
+            plan = method.center_round(center, predictions, kept, number, rng)
+        record: Record = dict(plan.facts)
+        if plan.confident is not None and plan.pseudo_labels is not None:
+            record["confident_share"] = plan.confident.float().mean().item()
+            if center.truth is not None and plan.confident.any():
+                right = (plan.pseudo_labels == center.truth)[plan.confident]
+                record["pseudo_label_accuracy"] = right.float().mean().item()
+        lasting = {k: v for k, v in kept.items() if k.startswith(("weights:", "control:"))}
+        if plan.work is None:
+            record["abstained"] = plan.reason
+            return Outcome(record, {**lasting, **plan.keep})
+        return self._train(center, plan.work, received, server, plan.keep, lasting, number, record)
+
+    def reference_round(
+        self,
+        reference: Center,
+        weights: Mapping[str, Tensor],
+        server: Mapping[str, Tensor],
+        kept: Tensors,
+        number: int,
+    ) -> Outcome | None:
+        """The reference center's training as one of the centers; its local layers are those of `weights`."""
+        rng = random_numbers(self.seed, number, reference.name)
+        work = self.method.reference_work(reference, number, rng)
+        if work is None:
+            return None
+        self.trainer.load(weights)
+        outcome = self._train(reference, work, weights, server, {}, kept, number, {})
+        return replace(outcome, kept={k: v for k, v in outcome.kept.items() if not k.startswith("weights:")})
+
+    def _train(
+        self,
+        center: Center,
+        work: LocalWork,
+        received: Mapping[str, Tensor],
+        server: Mapping[str, Tensor],
+        keep: Tensors,
+        lasting: Tensors,
+        number: int,
+        record: Record,
+    ) -> Outcome:
+        """lasting: what the center keeps from round to round beside `keep`, and as it was if this fails."""
+        strategy = self.strategy
+        foreign = self.other_heads(work.space)
+        shared = [k for k in received if k not in self.local and k not in foreign]
+        correction = strategy.correction(server, lasting)
+        terms = Terms(
+            strategy.proximal, {k: v for k, v in correction.items() if k in shared}, strategy.corrects
+        )
+        with self.phase("train"):
+            done = self.train(center, work, number, terms)
+        trained = self.trainer.weights(copy=False)
+        update = {k: trained[k] - received[k] for k in shared if received[k].is_floating_point()}
+        control, sent = strategy.controls(
+            lasting, {k: v for k, v in done.mean_gradient.items() if k in update}
+        )
+        # Counters beside the statistics too, for a layer that stays stays whole.
+        own = {k: v.clone() for k, v in trained.items() if k in self.local and k not in foreign}
+        if not all(bool(v.isfinite().all()) for v in (*update.values(), *sent.values(), *own.values())):
+            record["left_out"] = "its weights are not finite: training diverged"
+            return Outcome(record, {**lasting, **keep})
+        record["losses"] = done.losses
+        kept = {
+            **lasting,
+            **self.method.after_training(keep, done.trainable),
+            **packed("weights", own),
+            **control,
+        }
+        return Outcome(record, kept, {**update, **sent}, trained)
+
+    def train(self, center: Center, work: LocalWork, number: int, terms: Terms | None = None) -> Trained:
+        """Trains the loaded model; a backbone's own dropout follows from the same things as the batches."""
+        dropout = random_numbers(self.seed, number, f"dropout of {center.name}")
+        seed = int(dropout.integers(2**62))
+        return self.trainer.train(center.images, work, self.head(work.space), seed, terms)
+
+    def other_heads(self, space: str | None) -> frozenset[str]:
+        """Names of the weights of all heads but the one of `space`: its training leaves them alone.
+
+        (They have no gradient, but weight decay would still shrink them.)
+        """
+        mine = self.head(space)
+        return frozenset().union(*(keys for i, keys in enumerate(self.heads) if i != mine))
+
+
+def _batch_norm_keys(trainer: Trainer) -> frozenset[str]:
+    layers = static_bn.layers(trainer.model)
+    if not layers:
+        raise FedmtError(
+            "aggregation.name: 'fedbn' leaves batch-norm layers at their center, but the model has none; use "
+            "another strategy or backbone."
+        )
+    return frozenset(f"{name}.{key}" for name, layer in layers.items() for key in layer.state_dict())

@@ -1,0 +1,72 @@
+"""FedRep (after Collins et al. 2021, as the paper uses it): one shared network, a head for everybody.
+
+All centers, the reference center among them, train the network with a last layer of their own: K classes at
+the reference center, J at each other. The networks are averaged; the last layers never leave their center.
+
+(The paper's objective prints W_Y and W_Y-tilde the wrong way round.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedmt.aggregation import unpacked
+from fedmt.data.center import Center, Federation
+from fedmt.errors import at_least
+from fedmt.methods.base import (
+    PAPER_AGGREGATION,
+    PAPER_TRAINING,
+    Answer,
+    CenterRound,
+    LocalWork,
+    Method,
+    Tensors,
+)
+
+
+@dataclass(frozen=True)
+class FedRep(Method):
+    """No options of its own."""
+
+    name: ClassVar[str] = "fedrep"
+    guesses: ClassVar[bool] = False
+    heads: ClassVar[bool] = True
+    keeps_heads: ClassVar[bool] = True
+    reference_joins: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        at_least("training.local_epochs", self.training.local_epochs, 1)
+        at_least("training.reference_epochs", self.training.reference_epochs, 1)
+
+    def center_round(
+        self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
+    ) -> CenterRound:
+        """Cross-entropy on the center's labels, by its own head."""
+        return self.supervised_round(center, round, rng)
+
+    def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
+        """As every center: there is no warm-up."""
+        return super().reference_work(reference, round, rng) if round > 0 else None
+
+    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+        """Every center's own head, once it has trained one."""
+        found: dict[str, list[Answer]] = {}
+        for center in federation.centers:
+            if center.space in (None, federation.wanted) or not unpacked(
+                "weights", kept.get(center.name, {})
+            ):
+                continue
+            assert center.space is not None
+            found.setdefault(center.space.name, []).append(Answer("center", center.name))
+        return found
+
+
+PAPER: dict[str, dict[str, Any]] = {
+    "training": {**PAPER_TRAINING, "local_epochs": 1, "reference_epochs": 1},
+    "aggregation": PAPER_AGGREGATION,
+}

@@ -1,0 +1,82 @@
+"""FedTrans: learn the centers' own classes together, then a new last layer for the wanted ones.
+
+The centers train a J-class model by federated averaging; no label of the reference center is used. After the
+last round the reference center puts a new K-class layer on it and trains the whole on its own labels.
+Centers that label in different spaces share the network, and their last layer with those of their space.
+
+So the accuracy in the wanted space is chance until the last round; in the other spaces the centers' model
+answers itself, as it was before the fine-tuning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedmt.aggregation import Strategy
+from fedmt.data.center import Center, Federation
+from fedmt.errors import FedmtError, at_least, positive
+from fedmt.methods.base import (
+    PAPER_AGGREGATION,
+    PAPER_TRAINING,
+    Answer,
+    CenterRound,
+    LocalWork,
+    Method,
+    Tensors,
+)
+
+
+@dataclass(frozen=True)
+class FedTrans(Method):
+    """fine_tune_epochs, fine_tune_rate: at the reference center, after the last round."""
+
+    name: ClassVar[str] = "fedtrans"
+    guesses: ClassVar[bool] = False
+    heads: ClassVar[bool] = True
+    separate: ClassVar[bool] = True
+
+    fine_tune_epochs: int = 100
+    fine_tune_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        at_least("training.local_epochs", self.training.local_epochs, 1)
+        at_least("method.fine_tune_epochs", self.fine_tune_epochs, 1)
+        positive("method.fine_tune_rate", self.fine_tune_rate)
+
+    def center_round(
+        self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
+    ) -> CenterRound:
+        """Cross-entropy on the center's labels, by the head of its space."""
+        return self.supervised_round(center, round, rng)
+
+    def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
+        """Nothing until the last round; then the fine-tuning."""
+        if round < self.training.rounds:
+            return None
+        batch = self.reference_batch(reference)
+        return self.supervised_work(reference, self.fine_tune_epochs, batch, self.fine_tune_rate, rng)
+
+    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+        """The shared model's own head for each space."""
+        return {space.name: [Answer("shared")] for space in federation.spaces[1:]}
+
+    def check_strategy(self, strategy: Strategy) -> None:
+        super().check_strategy(strategy)
+        if strategy.keeps_batch_norm:
+            raise FedmtError(
+                f"aggregation.name: '{strategy.name}' with method 'fedtrans': the reference center fine-"
+                "tunes what the centers made together, but their batch-norm layers would stay with them and "
+                "it has none of its own; use another strategy."
+            )
+
+
+PAPER: dict[str, dict[str, Any]] = {
+    "method": {"fine_tune_epochs": 100, "fine_tune_rate": 0.01},
+    "training": {**PAPER_TRAINING, "local_epochs": 1},
+    "aggregation": PAPER_AGGREGATION,
+}

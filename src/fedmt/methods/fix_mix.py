@@ -1,0 +1,41 @@
+"""Batches and views of L_fix and L_mix, which SemiFL and FedMT share."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
+from fedmt.methods.base import Tensors
+
+
+def fix_mix_steps(
+    batches: np.ndarray, samples: int, a: float, augmentation: Augmentation, rng: np.random.Generator
+) -> dict[str, Tensor]:
+    """The inputs of each step, from its batch: batches [S, B], positions among the center's `samples`.
+
+    index [S, 2, B]: each batch and its partners, drawn with replacement from the whole center (S_mix).
+    share [S]: lambda_mix ~ Beta(a, a). weak, strong: uniform numbers for the views.
+    """
+    partners = rng.choice(np.arange(samples), size=batches.shape)
+    index = np.stack([batches, partners], axis=1)
+    strong_shape = (*batches.shape, augmentation.strong_numbers)
+    return {
+        "index": torch.from_numpy(index),
+        "weak": torch.from_numpy(rng.random((*index.shape, WEAK_NUMBERS), dtype=np.float32)),
+        "strong": torch.from_numpy(rng.random(strong_shape, dtype=np.float32)),
+        "share": torch.from_numpy(rng.beta(a, a, size=len(index)).astype(np.float32)),
+    }
+
+
+def fix_mix_views(
+    images: Tensor, steps: Tensors, augmentation: Augmentation
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each batch weakly, strongly, mixed with its partners: [S, 2, B, C, H, W] to three [S, B, C, H, W]."""
+    shape = images.shape[:3]
+    both = weak(images.flatten(0, 2), steps["weak"].flatten(0, 2), augmentation)
+    plain, partners = both.unflatten(0, shape).unbind(1)
+    distorted = strong(plain.flatten(0, 1), steps["strong"].flatten(0, 1), augmentation)
+    share = steps["share"].view(-1, 1, 1, 1, 1)
+    return plain, distorted.view_as(plain), share * plain + (1 - share) * partners

@@ -1,0 +1,86 @@
+"""SemiFL (Diao, Ding, Tarokh 2022): the centers' samples count as unlabelled.
+
+Alternate training: each center trains on confident pseudo-labels of the model it receives, the reference
+center then on its labels. It is what remains of FedMT without the centers' own labels.
+
+    loss = L_fix + lambda_1 L_mix        over S_fix = {i : max_k f_k(x_i) > xi}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmt.data.center import Center
+from fedmt.errors import FedmtError, at_least, positive
+from fedmt.estimation import confident_pseudo_labels
+from fedmt.losses import fix_loss, mix_loss
+from fedmt.methods.base import (
+    PAPER_AGGREGATION,
+    PAPER_TRAINING,
+    CenterRound,
+    LocalWork,
+    Method,
+    Tensors,
+    sample_stream,
+)
+from fedmt.methods.fix_mix import fix_mix_steps, fix_mix_views
+
+
+@dataclass(frozen=True)
+class SemiFL(Method):
+    """xi: confidence threshold. lambda_1: weight of L_mix. a: the mixing share is Beta(a, a)."""
+
+    name: ClassVar[str] = "semifl"
+
+    xi: float = 0.95
+    lambda_1: float = 1.0
+    a: float = 0.75
+
+    def __post_init__(self) -> None:
+        at_least("training.local_epochs", self.training.local_epochs, 1)
+        at_least("method.lambda_1", self.lambda_1, 0)
+        positive("method.a", self.a)
+        if not 0 <= self.xi < 1:
+            raise FedmtError(f"method.xi: {self.xi} given, expected a threshold with 0 <= xi < 1.")
+
+    def center_round(
+        self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
+    ) -> CenterRound:
+        """Pseudo-labels, S_fix, S_mix and their batches."""
+        pseudo, confident = confident_pseudo_labels(predictions, self.xi)
+        fix = confident.nonzero().flatten().cpu().numpy()
+        if len(fix) == 0:
+            reason = f"no pseudo-label is more confident than xi = {self.xi}"
+            return CenterRound(None, {}, pseudo, confident, reason=reason)
+        batches = sample_stream(fix, self.training.local_epochs, self.training.batch_size, rng)
+        steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
+        tables = {"pseudo": pseudo}
+        work = LocalWork(self.center_views, self.center_loss, steps, tables, self.training.rate(round))
+        return CenterRound(work, {}, pseudo, confident)
+
+    def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
+        """Each batch strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 2B, C, H, W]."""
+        _, distorted, mixed = fix_mix_views(images, steps, self.augmentation)
+        return torch.cat([distorted, mixed], 1)
+
+    def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
+        """`L_fix + lambda_1 L_mix` of one step, from the logits [2B, K] of its views."""
+        index, partner_index = step["index"]
+        strong_logits, mixed_logits = logits.chunk(2)
+        pseudo, partner = tables["pseudo"][index], tables["pseudo"][partner_index]
+        everyone = torch.ones_like(pseudo)  # the batch is of S_fix alone
+        l_fix = fix_loss(strong_logits, pseudo, everyone)
+        l_mix = mix_loss(mixed_logits, pseudo, partner, step["share"], everyone)
+        return {"loss": l_fix + self.lambda_1 * l_mix, "fix": l_fix, "mix": l_mix}
+
+
+PAPER: dict[str, dict[str, Any]] = {
+    "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75},
+    "training": PAPER_TRAINING,
+    "aggregation": PAPER_AGGREGATION,
+}
