@@ -26,6 +26,7 @@ from fedmt.theory import (
     plot_simulation,
     simulate,
 )
+from fedmt.theory.simulation import _draw
 
 quick = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -237,6 +238,52 @@ def test_the_bounds_hold_and_the_error_falls_with_m() -> None:
     # Ten times the samples: a third of the error, as 1 / sqrt(m).
     errors = {m: mean(row.error for row in rows if row.m == m) for m in sizes}
     assert errors[300] / errors[3000] == pytest.approx(math.sqrt(10), rel=0.4)
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 3), (30, 200)])
+def test_a_row_is_a_loop_over_its_draws(n: int, m: int) -> None:
+    world = example_world()
+    row = simulate(world, n, [m], [5], constant=2.0)[0]
+    generator = torch.Generator().manual_seed(5)
+    draws = [_draw(world, count, generator) for count in (n, m, n, m)]
+    reference, center, fresh_s, fresh_c = ([d.tolist() for d in draw] for draw in draws)
+    p, f, matrix = world.features.numpy(), world.fine.numpy(), world.matrix.numpy()
+    prior, coarse = p @ f, f @ matrix.T
+    exact = (matrix * prior).T / (matrix @ prior)
+    hat = np.zeros((6, 5))
+    for y, label in zip(center[1], center[2], strict=True):
+        hat[y, label] += 1
+    hat = np.stack([c / c.sum() if c.sum() else np.full(6, 1 / 6) for c in hat.T]).T
+    for inverse, error, empirical in (
+        (exact, row.error, row.empirical),
+        (hat, row.error_estimated, row.empirical_estimated),
+    ):
+        votes = np.zeros((6, 6))
+        for x, y in zip(reference[0], reference[1], strict=True):
+            votes[x, y] += 1
+        for x, label in zip(center[0], center[2], strict=True):
+            votes[x] += inverse[:, label]
+        g = np.stack([v / v.sum() if v.sum() else np.full(6, 1 / 6) for v in votes])
+        assert error == pytest.approx(sum(p[x] * np.linalg.norm(g[x] - f[x]) for x in range(6)))
+        loss = sum(np.linalg.norm(g[x] - f[x]) for x in fresh_s[0])
+        loss += sum(np.linalg.norm(g[x] - inverse @ coarse[x]) for x in fresh_c[0])
+        assert empirical == pytest.approx(loss / (n + m))
+        if inverse is exact:
+            coarse_error = sum(p[x] * np.linalg.norm(matrix @ g[x] - coarse[x]) for x in range(6))
+            assert row.coarse_error == pytest.approx(coarse_error)
+    assert row.inverse_error == pytest.approx(np.linalg.svd(hat - exact)[1].max())
+    assert row.bound == pytest.approx(bound_known(row.empirical, n, m, 6))
+    assert row.bound_simplex == pytest.approx(bound_known(row.empirical, n, m, 6, diameter=2**0.5))
+    assert row.bound_estimated == pytest.approx(bound_estimated(row.empirical_estimated, n, m, 6, 2.0))
+    assert row.coarse_bound == pytest.approx(6**0.5 * row.error)
+
+
+def test_draws_follow_the_joint_distribution() -> None:
+    world = example_world()
+    x, y, label = _draw(world, 200_000, torch.Generator().manual_seed(0))
+    found = torch.bincount((x * 6 + y) * 5 + label, minlength=180).view(6, 6, 5) / 200_000
+    expected = torch.einsum("x,xk,jk->xkj", world.features, world.fine, world.matrix)
+    assert (found - expected).abs().max() < 0.003  # four standard deviations of the likeliest cell
 
 
 def test_the_same_seed_draws_the_same() -> None:
