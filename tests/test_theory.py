@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise, product
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
@@ -331,6 +332,16 @@ def test_the_figure_shows_every_curve() -> None:
         assert len(set(labels)) == len(axes.lines) == len({line.get_color() for line in axes.lines})
     with pytest.raises(FedmtError, match="rows"):
         plot_simulation([])
+
+
+def test_the_page_runs_and_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
+    snippet = page.split("```python\n")[1].split("```")[0]
+    exec(snippet, {})
+    lines = capsys.readouterr().out.splitlines()
+    said = [float(line.split("# ")[1].split(",")[0]) for line in snippet.splitlines() if "# " in line]
+    assert [round(float(line), 3) for line in lines[:4]] == said
+    assert len(lines) == 4 + 4
 
 
 @pytest.mark.parametrize(
