@@ -15,6 +15,7 @@ BELOW = {
     "estimation": {"labels"},
     "augment": {"errors"},
     "static_bn": set(),
+    "theory": {"errors", "labels"},
     "backbones": {"errors"},
     "data": {"errors", "labels"},
     "methods": {"errors", "labels", "losses", "estimation", "augment", "data", "aggregation"},
