@@ -96,9 +96,10 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         console.print(f"Note: {note}")
     parameters = sum(p.numel() for p in engine.model.parameters())
     shape = " x ".join(map(str, federation.image_shape))
+    averaging = f" with {engine.strategy.name}" if engine.method.federated else ""
     console.print(
         f"Images {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "
-        f"{settings.method['name']}, {settings.training.rounds} rounds on {device}. Nothing was trained."
+        f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. Nothing was trained."
     )
     if not federation.tests:
         console.print("Note: no [[tests]], so no accuracy will be reported.")
