@@ -99,7 +99,8 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     averaging = f" with {engine.strategy.name}" if engine.method.federated else ""
     console.print(
         f"Images {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "
-        f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. Nothing was trained."
+        f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. "
+        "Nothing was trained."
     )
     if not federation.tests:
         console.print("Note: no [[tests]], so no accuracy will be reported.")
