@@ -16,7 +16,7 @@ BELOW = {
     "augment": {"errors"},
     "static_bn": set(),
     "backbones": {"errors"},
-    "data": {"errors", "labels"},
+    "data": {"errors", "labels", "augment"},
     "methods": {"errors", "labels", "losses", "estimation", "augment", "data"},
     "aggregation": set(),
     "engines": {"errors", "static_bn", "aggregation", "data", "methods"},

@@ -338,7 +338,7 @@ def test_a_correspondence_of_the_wrong_type(error_of, value, written):
 @pytest.mark.parametrize(
     ("text", "header", "key"),
     [
-        (changed(BENCHMARK, "per_class = 2\n", ""), "[benchmark]", "benchmark.per_class"),
+        (changed(BENCHMARK, "data = ", "# "), "[benchmark]", "benchmark.data"),
         (changed(BENCHMARK, "wanted = ", "# "), "[benchmark]", "benchmark.wanted"),
         (changed(FEDERATION, 'name = "second"\n', ""), None, "centers.1.name"),
         (changed(FEDERATION, 'source = "manifest"\n', ""), None, "centers.1.source"),
