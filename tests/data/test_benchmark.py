@@ -28,7 +28,7 @@ wanted = "nine"
 spaces = {{ three = 3 }}
 reference_share = 0.2
 test_per_class = 3
-at_most = {{ inflammatory = 25 }}
+at_most = {{ inflammatory = 18 }}
 augment_to = [[10, 30], [20, 24]]
 {more}
 """
@@ -87,15 +87,15 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     monkeypatch.setattr("fedmt.data.benchmark.make_copies", lambda images, chosen, *_: images[chosen])
     federation, notes = load(skin, SKIN.format(seed=0, more=""))
     assert federation.wanted.classes == ("benign dermal", "inflammatory", "malignant melanoma")
-    assert totals(federation) == {"inflammatory": 25, "malignant melanoma": 30, "benign dermal": 24}
+    assert totals(federation) == {"inflammatory": 18, "malignant melanoma": 30, "benign dermal": 24}
     test, broad = federation.tests
     assert test.labels.bincount().tolist() == [3, 3, 3] and len(broad) == 9
     places = [set(keys(c.images)) for c in everyone(federation)]
-    # 25 + (12 - 3) + (20 - 3) originals, none at two places nor in the test, with or without copies.
-    assert sum(map(len, places)) == len(set.union(*places)) == 25 + 9 + 17
+    # 18 + (12 - 3) + (20 - 3) originals, none at two places nor in the test, with or without copies.
+    assert sum(map(len, places)) == len(set.union(*places)) == 18 + 9 + 17
     assert not set.union(*places) & set(keys(test.images))
-    # A fifth of each class at the reference center, copies and all: 5 of 25, 2 / 9 of 30, 3 / 17 of 24.
-    assert federation.reference.labels.bincount().tolist() == pytest.approx([4, 5, 7], abs=1)
+    # A fifth of each class at the reference center, copies and all: 4 of 18, 2 / 9 of 30, 3 / 17 of 24.
+    assert federation.reference.labels.bincount().tolist() == pytest.approx([4, 4, 7], abs=1)
     # Labels are those of the images, in both spaces.
     source = read_fitzpatrick17k(skin, ImageOptions((16, 16)))
     known = {name: dict(zip(keys(source.images), found(source, name), strict=True)) for name in source.spaces}
@@ -112,8 +112,8 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     assert "benign epidermal (0), benign melanocyte (0), genodermatoses (0)" in left_out
     assert "malignant dermal (4), malignant epidermal (0);" in left_out
     assert "a class needs 7 images" in left_out  # 3 to test, 1 + 3 for the centers
-    assert sampled == "Sampled down (at_most): inflammatory 25 of 37."
-    assert "benign dermal 17 + 7; inflammatory 25; malignant melanoma 9 + 21. In all 51 + 28" in copies
+    assert sampled == "Sampled down (at_most): inflammatory 18 of 37."
+    assert "benign dermal 17 + 7; inflammatory 18; malignant melanoma 9 + 21. In all 44 + 28" in copies
 
 
 def found(source: ImageSet, name: str) -> list[str]:
@@ -163,11 +163,29 @@ def test_fewer_than_two_classes_left(skin):
         load(skin, SKIN.format(seed=0, more="").replace("test_per_class = 3", "test_per_class = 17"))
 
 
+def test_a_test_set_whose_space_is_another(skin):
+    """The same name and the same classes in another order: numbers would be taken for other classes."""
+    classes = ["malignant", "benign", "non-neoplastic"]
+    np.savez(skin / "own.npz", images=np.zeros((9, 16, 16, 3), dtype=np.uint8), labels=classes * 3)
+    text = f"""
+spaces = {{ three = {classes} }}
+images = {{ size = 16 }}
+[benchmark]
+data = {{ source = "npz", path = "own.npz" }}
+test = {{ source = "fitzpatrick17k", path = "." }}
+wanted = "three"
+spaces = {{ three = 1 }}
+per_class = 1
+"""
+    with pytest.raises(FedmtError, match=r"benchmark\.test: space 'three' has other classes than in"):
+        load(skin, text)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("inflammatory = 25", "inflamatory = 25", ["at_most", "Did you mean 'inflammatory'?"]),
-        ("inflammatory = 25", "inflammatory = 3", ["'inflammatory' has 3 images", "raise at_most"]),
+        ("inflammatory = 18", "inflamatory = 25", ["at_most", "Did you mean 'inflammatory'?"]),
+        ("inflammatory = 18", "inflammatory = 3", ["'inflammatory' has 3 images", "raise at_most"]),
         ("test_per_class = 3\n", "", ["benchmark.test_per_class", "no test part"]),
         ("spaces = { three = 3 }", "spaces = { nine = 3 }\nsubset = 2", ["benchmark.subset"]),
         ("spaces = { three = 3 }", "spaces = { four = 3 }", ["'four'"]),

@@ -41,10 +41,10 @@ def picture(path: Path, shade: int = 90) -> None:
 
 
 ROWS = [
-    row("aa", "malignant melanoma"),
+    row("dd", "malignant melanoma"),
     row("bb", "inflammatory"),
     row("cc", "benign dermal"),
-    row("dd", "inflammatory"),
+    row("aa", "inflammatory"),
 ]
 
 
@@ -56,7 +56,7 @@ def write(folder: Path, rows: list[list[str]], header: list[str] = HEADER) -> No
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write(tmp_path, ROWS)
-    for i, md5 in enumerate(("aa", "bb", "cc", "dd")):
+    for i, md5 in enumerate(("dd", "bb", "cc", "aa")):
         picture(tmp_path / "images" / f"{md5}.jpg", 10 + 20 * i)
     return tmp_path
 
@@ -84,7 +84,7 @@ def test_all_images_are_there(folder):
 
 def test_missing_images_are_counted_by_class(folder):
     write(folder, [*ROWS, *(row(f"e{i}", "inflammatory") for i in range(1200)), row("f", "genodermatoses")])
-    (folder / "images" / "dd.jpg").unlink()
+    (folder / "images" / "aa.jpg").unlink()
     found = read(folder)
     assert len(found) == 3 and found.labels["nine"].tolist() == [8, 4, 0]
     (note,) = found.notes
@@ -94,7 +94,7 @@ def test_missing_images_are_counted_by_class(folder):
 
 
 def test_other_formats_depths_and_folders(folder):
-    (folder / "images" / "aa.jpg").rename(folder / "images" / "aa.JPG")
+    (folder / "images" / "dd.jpg").rename(folder / "images" / "dd.JPG")
     (folder / "images" / "bb.jpg").unlink()
     picture(folder / "images" / "atlas" / "bb.png", 200)
     picture(folder / "images" / "zz.png")  # not in the table: nobody's
