@@ -17,7 +17,7 @@ BELOW = {
     "static_bn": set(),
     "theory": {"errors", "labels"},
     "backbones": {"errors"},
-    "data": {"errors", "labels"},
+    "data": {"errors", "labels", "augment"},
     "methods": {"errors", "labels", "losses", "estimation", "augment", "data", "aggregation"},
     "aggregation": {"errors"},
     "engines": {"errors", "static_bn", "backbones", "aggregation", "data", "methods"},

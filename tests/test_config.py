@@ -354,7 +354,7 @@ def test_a_correspondence_of_the_wrong_type(error_of, value, written):
 @pytest.mark.parametrize(
     ("text", "header", "key"),
     [
-        (changed(BENCHMARK, "per_class = 2\n", ""), "[benchmark]", "benchmark.per_class"),
+        (changed(BENCHMARK, "data = ", "# "), "[benchmark]", "benchmark.data"),
         (changed(BENCHMARK, "wanted = ", "# "), "[benchmark]", "benchmark.wanted"),
         (changed(FEDERATION, 'name = "second"\n', ""), None, "centers.1.name"),
         (changed(FEDERATION, 'source = "manifest"\n', ""), None, "centers.1.source"),
@@ -365,6 +365,44 @@ def test_a_missing_key(error_of, text, header, key):
     # For a center, the line of its own [[centers]]: the second.
     headers = [i for i, line in enumerate(text.splitlines(), 1) if line == (header or "[[centers]]")]
     assert f"line {headers[-1]}: '{key}' is missing" in message
+
+
+@pytest.mark.parametrize(
+    ("new", "key", "said"),
+    [
+        ("", "per_class", "benchmark.per_class: missing; say how many"),
+        ("per_class = 2\nreference_share = 0.1", "reference_share", "keep one of the two"),
+        ("reference_share = 1.5", "reference_share", "less than 1"),
+        ("per_class = 2\ntest_per_class = 0", "test_per_class", "greater than or equal to 1"),
+        ("per_class = 2\naugment_to = [[20, 40]]", "augment_to", "benchmark.samples sets"),
+        ("per_class = 2\nat_most = { coat = 0 }", "at_most", "at_most.coat"),
+        (
+            'per_class = 2\ntest = { source = "fashion_mnist" }\ntest_per_class = 3',
+            "test_per_class",
+            "benchmark.test also",
+        ),
+    ],
+)
+def test_what_a_benchmark_cannot_be(error_of, new, key, said):
+    text = changed(BENCHMARK, "per_class = 2", new)
+    message = error_of(text)
+    written = [line for line in text.splitlines() if line.startswith(f"{key} = ")]
+    line = line_of(text, written[0] if written else "[benchmark]")
+    assert f"line {line}: benchmark.{key}" in message and said in message
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ("[[500, 900], [200, 600]]", "[200, 600] stands after 500"),
+        ("[[500, 400]]", "[500, 400] would fill"),
+        ("[[500]]", "benchmark.augment_to.0.1"),
+    ],
+)
+def test_rules_for_copies_that_make_no_sense(error_of, pairs, said):
+    text = changed(BENCHMARK, "samples = 30", f"augment_to = {pairs}")
+    message = error_of(text)
+    assert f"line {line_of(text, 'augment_to')}: " in message and said in message
 
 
 @pytest.mark.parametrize(

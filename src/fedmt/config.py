@@ -28,8 +28,9 @@ from fedmt.backbones import (
 )
 from fedmt.backbones.heads import add_heads
 from fedmt.config_errors import Origin, explain
+from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
-from fedmt.data.loading import Vocabulary, load_benchmark, load_federation
+from fedmt.data.loading import Vocabulary, load_federation
 from fedmt.data.specs import (
     BenchmarkSpec,
     CenterSpec,
@@ -105,12 +106,9 @@ class Config(Section):
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
         vocabulary = Vocabulary(spaces, self.correspondences, self._where)
         if self.benchmark is not None:
-            return load_benchmark(self.benchmark, self.images, vocabulary, self.seed)
+            return load_benchmark(self.benchmark, self.images, vocabulary, self.seed, self.augmentation.flip)
         assert self.wanted is not None and self.reference is not None
-        federation = load_federation(
-            self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary
-        )
-        return federation, ()
+        return load_federation(self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary)
 
     def build_model(self, federation: Federation) -> Classifier:
         """The K-class model at its starting weights."""

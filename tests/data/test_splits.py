@@ -11,7 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmt.data.splits import Split, iid_split, non_iid_priors, non_iid_split
+from fedmt.data.splits import (
+    Split,
+    iid_split,
+    non_iid_priors,
+    non_iid_split,
+    reference_counts,
+    share_split,
+)
 from fedmt.errors import FedmtError
 
 quick = settings(max_examples=60, deadline=None)
@@ -255,3 +262,64 @@ def test_arguments_are_checked(change, expected) -> None:  # type: ignore[no-unt
         del given["gamma"]
         with pytest.raises(FedmtError, match=expected):
             iid_split(**given)
+
+
+# A share
+
+
+@quick
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=8),
+    share=st.floats(0.01, 0.9),
+    centers=st.integers(1, 6),
+    seed=seeds,
+)
+def test_share_split_is_exact_disjoint_and_even(
+    counts: list[int], share: float, centers: int, seed: int
+) -> None:
+    truth, classes = labels(counts), len(counts)
+    taken = reference_counts(np.array(counts), share)
+    assert all(t >= 1 and (abs(t - share * n) <= 0.5 or t == 1) for t, n in zip(taken, counts, strict=True))
+    if min(n - t for t, n in zip(taken, counts, strict=True)) < centers:
+        with pytest.raises(FedmtError, match=r"images: after \d+ for the reference center, \d are left for"):
+            share_split(truth, classes, share, centers, seed)
+        return
+    split = share_split(truth, classes, share, centers, seed)
+    assert disjoint(split) and not split.notes
+    assert torch.bincount(truth[split.reference]).tolist() == taken.tolist()
+    table = histograms(split, truth, classes)
+    assert table.sum(0).tolist() == [n - t for n, t in zip(counts, taken, strict=True)]  # all are used
+    assert (table.amax(0) - table.amin(0)).max() <= 1
+    assert table.sum(1).max() - table.sum(1).min() <= 1
+    assert same(split, share_split(truth, classes, share, centers, seed))
+    # The same reference center in every split.
+    if min(counts) - taken.max() >= centers:
+        for other in (
+            iid_split(truth, classes, taken.tolist(), centers, None, seed),
+            share_split(truth, classes, share, 1, seed),
+        ):
+            assert torch.equal(split.reference, other.reference)
+
+
+def test_share_split_is_random_and_follows_from_the_seed() -> None:
+    truth = labels([300, 60])
+    one, other = (share_split(truth, 2, 0.1, 3, seed) for seed in (0, 1))
+    assert not same(one, other)
+    assert one.centers[0].max() > 250 and one.centers[0].min() < 110
+    with pytest.raises(FedmtError, match="no images"):
+        share_split(truth, 3, 0.1, 3, 0)
+    with pytest.raises(FedmtError, match=r"reference_share is 1\.0"):
+        share_split(truth, 2, 1.0, 3, 0)
+
+
+def test_a_number_for_each_class() -> None:
+    truth = labels([30, 40])
+    for split in (
+        iid_split(truth, 2, [2, 5], 3, 6, 0),
+        non_iid_split(truth, 2, [2, 5], 3, 6, 0.1, 0),
+    ):
+        assert truth[split.reference].bincount().tolist() == [2, 5] and disjoint(split)
+    with pytest.raises(FedmtError, match="'b' has 40 images, but the reference center needs 41"):
+        iid_split(truth, 2, [2, 41], 3, None, 0, ["a", "b"])
+    with pytest.raises(FedmtError, match="per_class is 0"):
+        iid_split(truth, 2, [2, 0], 3, None, 0)

@@ -3,6 +3,7 @@
 from fedmt.data.center import Center, Federation
 from fedmt.data.cifar100 import cifar100_correspondence, read_cifar100
 from fedmt.data.fashion_mnist import read_fashion_mnist
+from fedmt.data.fitzpatrick17k import read_fitzpatrick17k
 from fedmt.data.folder import read_folder
 from fedmt.data.idx import read_idx, read_mnist_folder
 from fedmt.data.images import read_images
@@ -18,6 +19,7 @@ __all__ = [
     "cifar100_correspondence",
     "read_cifar100",
     "read_fashion_mnist",
+    "read_fitzpatrick17k",
     "read_folder",
     "read_idx",
     "read_images",

@@ -35,7 +35,7 @@ def read_folder(
         problem = "is not a folder" if path.exists() else "does not exist"
         raise FedmtError(f"{path}: the image folder {problem}; correct its path.")
     if not labelled:
-        files = _images_below(path)
+        files = images_below(path)
         if not files:
             raise FedmtError(f"{path}: no images in this folder; {EXPECTED}.")
         return ImageSet(read_images(files, [str(path)] * len(files), options))
@@ -57,7 +57,7 @@ def read_folder(
     files, labels, where = [], [], []
     for folder in folders:
         label = space.index(folder.name, f"{path}, class folder '{folder.name}'")
-        found = _images_below(folder)
+        found = images_below(folder)
         files += found
         labels += [label] * len(found)
         where += [f"{path}, class '{folder.name}'"] * len(found)
@@ -74,7 +74,7 @@ def _visible(folder: Path) -> list[Path]:
         raise FedmtError(f"{folder}: cannot list the folder ({error.strerror}).") from None
 
 
-def _images_below(folder: Path) -> list[Path]:
+def images_below(folder: Path) -> list[Path]:
     """Every image at any depth. Links to folders inside are not followed: they may lead in circles."""
     found = []
     for base, subfolders, names in os.walk(folder, onerror=_refuse):

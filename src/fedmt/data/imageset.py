@@ -38,11 +38,13 @@ class ImageSet:
     images: uint8 [N, C, H, W], C 1 or 3.
     labels: label space name -> int64 [N], positions in that space; empty for unlabelled images.
     spaces: the label spaces, under the same names.
+    notes: sentences for the user about what was read and what was not.
     """
 
     images: Tensor
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.images)

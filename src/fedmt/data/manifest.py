@@ -33,7 +33,7 @@ def read_manifest(
     base = path.parent if root is None else Path(root)
     columns = [image_column] if label_column is None else [image_column, label_column]
     files, names, where = [], [], []
-    for line, cells in _rows(path, columns):
+    for line, cells in table_rows(path, columns):
         place = f"{path}, line {line}"
         for column, cell in zip(columns, cells, strict=True):
             if not cell:
@@ -51,7 +51,7 @@ def read_manifest(
     return ImageSet(read_images(files, where, options), {space.name: labels}, {space.name: space})
 
 
-def _rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
+def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
     """(line number in the file, stripped cells of `columns`) of each row that is not blank."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from fedmt.data.imageset import ImageOptions
+from fedmt.errors import FedmtError
 
 
 def _from_config_folder(path: Path, info: ValidationInfo) -> Path:
@@ -32,10 +33,11 @@ class SourceSpec(Section):
     source 'folder': path has a folder for each class. 'manifest': path is a CSV of `image,label`.
     'npz': arrays `images`, `labels`, `classes`. 'idx': path is the images file and `labels` the
     labels file, or path is a folder with the standard names. 'cifar100': the `cifar-100-python` folder.
-    'fashion_mnist': the bundled subset. `split`: 'train' or 'test', for those that have both.
+    'fashion_mnist': the bundled subset. 'fitzpatrick17k': the folder of its table, with the images in
+    `images` beside it or in `root`. `split`: 'train' or 'test', for those that have both.
     """
 
-    source: Literal["folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist"]
+    source: Literal["folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist", "fitzpatrick17k"]
     path: ConfigPath | None = None
     labels: ConfigPath | None = None
     split: Literal["train", "test"] | None = None
@@ -70,13 +72,22 @@ class TestSpec(SourceSpec):
     space: str | None = None
 
 
+Count = Annotated[int, Field(ge=1)]
+
+
 class BenchmarkSpec(Section):
     """One labelled set split into a federation.
 
     data: the set; test: its test part (not needed for sources that have one).
     wanted: the space of the reference center. spaces: how many centers label in each other space.
-    split 'iid' or 'non-iid' with `gamma`; `per_class` images a class at the reference center; `samples`
-    at each center (none: as many as there are).
+    split: 'iid', or 'non-iid' with `gamma`. samples: at each center (none: as many as there are).
+    At the reference center, one of: per_class, images of each class; reference_share, of each class.
+
+    test_per_class: so many images of each class of `data` are the test set, set aside before all else.
+    test_samples: at most so many test images, balanced over the classes.
+    at_most: classes sampled down. augment_to: pairs (below, to); a class of fewer than `below` training
+    images is filled up to `to` with augmented copies, by the first pair that fits.
+    subset: only the first so many classes of the first other space, and what occurs with them.
     """
 
     data: SourceSpec
@@ -85,8 +96,51 @@ class BenchmarkSpec(Section):
     spaces: dict[str, Annotated[int, Field(ge=0)]]
     split: Literal["iid", "non-iid"] = "iid"
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    per_class: Annotated[int, Field(ge=1)]
-    samples: Annotated[int, Field(ge=1)] | None = None
+    per_class: Count | None = None
+    reference_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    samples: Count | None = None
+    test_per_class: Count | None = None
+    test_samples: Count | None = None
+    at_most: dict[str, Count] = Field(default_factory=dict)
+    augment_to: tuple[tuple[Count, Count], ...] = ()
+    subset: Count | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> BenchmarkSpec:
+        if self.per_class is None and self.reference_share is None:
+            raise FedmtError(
+                "benchmark.per_class: missing; say how many images of each class the reference center has, "
+                "or with benchmark.reference_share which share of them."
+            )
+        if self.per_class is not None and self.reference_share is not None:
+            raise FedmtError(
+                "benchmark.reference_share: benchmark.per_class also says what the reference center has; "
+                "keep one of the two."
+            )
+        if self.test is not None and self.test_per_class is not None:
+            raise FedmtError(
+                "benchmark.test_per_class: benchmark.test also says what the test images are; "
+                "keep one of the two."
+            )
+        if self.augment_to and self.samples is not None:
+            raise FedmtError(
+                "benchmark.augment_to: copies would change the number of images at a center, which "
+                "benchmark.samples sets; keep one of the two."
+            )
+        last = 0
+        for below, to in self.augment_to:
+            if below <= last:
+                raise FedmtError(
+                    f"benchmark.augment_to: [{below}, {to}] stands after {last} and is never reached; order "
+                    "the pairs [below, to] by their first number."
+                )
+            if to < below:
+                raise FedmtError(
+                    f"benchmark.augment_to: [{below}, {to}] would fill a class of {below - 1} images up to "
+                    f"{to}; expected pairs [below, to] with `to` at least `below`."
+                )
+            last = below
+        return self
 
 
 class ImageSpec(Section):

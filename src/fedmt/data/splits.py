@@ -2,7 +2,7 @@
 
 Pure functions from wanted labels to positions in the set ("Details of the data splitting" in the paper's
 appendix). No image is at two places. Everything follows from the arguments and the seed alone; the
-reference center is the same in both splits, whatever the number of centers.
+reference center is the same in all splits, whatever the number of centers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFERENCE, _PRIORS, _CENTERS = range(3)
 class Split:
     """Positions in the set that was split, int64, in random order.
 
-    reference: [classes * per_class], each once.
+    reference: [classes * per_class], or what `per_class` sums to; each once.
     centers: [samples] for each center; repeats only where `notes` says so.
     notes: sentences for the user about anything that is not as asked.
     """
@@ -46,7 +46,7 @@ class Split:
 def iid_split(
     truth: Tensor,
     classes: int,
-    per_class: int,
+    per_class: int | Sequence[int],
     centers: int,
     samples: int | None,
     seed: int,
@@ -55,21 +55,23 @@ def iid_split(
     """The reference center gets `per_class` of each class, every center a balanced `samples` of the rest.
 
     truth: int64 [N], wanted labels, 0 to classes - 1.
+    per_class: one number, or one for each class.
     samples: for each center; None for as many as there are. Where it does not divide by `classes`, the
         counts of two classes differ by at most 1 within a center.
     names: of the classes, for error messages.
     """
-    pools = _pools(truth, classes, per_class, centers, seed)
-    reference, rest = _take_reference(pools, per_class, names, seed)
+    taken = _for_each(per_class, classes)
+    pools = _pools(truth, classes, taken, centers, seed)
+    reference, rest = _take_reference(pools, taken, names, seed)
     left = np.array([len(pool) for pool in rest])
     most = _most_samples(left, centers)
     scarcest = int(left.argmin())
     if samples is None:
         if most < classes:
             raise FedmtError(
-                f"Class {_name(scarcest, names)} has {len(pools[scarcest])} images: after {per_class} for "
-                f"the reference center, {left[scarcest]} are left for {centers} centers that need at least "
-                "one each. Lower per_class or the number of centers."
+                f"Class {_name(scarcest, names)} has {len(pools[scarcest])} images: after {taken[scarcest]} "
+                f"for the reference center, {left[scarcest]} are left for {centers} centers that need at "
+                "least one each. Lower per_class or the number of centers."
             )
         samples = most
     _at_least("samples", samples, 1)
@@ -77,8 +79,8 @@ def iid_split(
         each = -(-samples // classes)
         raise FedmtError(
             f"Class {_name(scarcest, names)} has {len(pools[scarcest])} images, but the split needs "
-            f"{per_class + centers * each}: {per_class} for the reference center and {each} for each of the "
-            f"{centers} centers (samples = {samples} over {classes} classes). Lower "
+            f"{taken[scarcest] + centers * each}: {taken[scarcest]} for the reference center and {each} for "
+            f"each of the {centers} centers (samples = {samples} over {classes} classes). Lower "
             + (f"samples to {most} or less, or lower " if most else "")
             + "per_class or the number of centers."
         )
@@ -87,10 +89,51 @@ def iid_split(
     return Split(reference, _deal(rest, counts, counts, rng))
 
 
+def share_split(
+    truth: Tensor,
+    classes: int,
+    share: float,
+    centers: int,
+    seed: int,
+    names: Sequence[str] | None = None,
+) -> Split:
+    """The reference center gets `share` of every class, the centers share all the rest evenly.
+
+    So the centers' class frequencies are those of the set. Any two centers differ by at most one image
+    in each class, and by at most one in all.
+    """
+    sizes = truth.bincount(minlength=classes).numpy() if len(truth) else np.zeros(classes, dtype=np.int64)
+    taken = reference_counts(sizes, share)
+    pools = _pools(truth, classes, taken, centers, seed)
+    reference, rest = _take_reference(pools, taken, names, seed)
+    for k, pool in enumerate(rest):
+        if len(pool) < centers:
+            raise FedmtError(
+                f"Class {_name(k, names)} has {len(pools[k])} images: after {taken[k]} for the reference "
+                f"center, {len(pool)} are left for {centers} centers that need at least one each. Lower "
+                "reference_share or the number of centers, or raise at_most."
+            )
+    rng = default_rng([seed, _CENTERS])
+    left = np.array([len(pool) for pool in rest])
+    counts = np.repeat(left[None] // centers, centers, axis=0)
+    # What does not divide goes round the centers: a class stands less than `centers` times in a row.
+    queue = np.repeat(np.arange(classes), left % centers)
+    counts[rng.permutation(centers)[np.arange(len(queue)) % centers], queue] += 1
+    return Split(reference, _deal(rest, counts, counts, rng))
+
+
+def reference_counts(sizes: Indices, share: float) -> Indices:
+    """How many images of classes of `sizes` [classes] are `share` of them: rounded, at least 1."""
+    if not 0 < share < 1:
+        raise FedmtError(f"reference_share is {share}, expected a share between 0 and 1, as in 0.1.")
+    counts: Indices = np.maximum(1, np.floor(sizes * share + 0.5).astype(np.int64))
+    return counts
+
+
 def non_iid_split(
     truth: Tensor,
     classes: int,
-    per_class: int,
+    per_class: int | Sequence[int],
     centers: int,
     samples: int,
     gamma: float,
@@ -105,8 +148,9 @@ def non_iid_split(
     two centers never hold the same image, and the class frequencies stay the prior's.
     """
     _at_least("samples", samples, 1)
-    pools = _pools(truth, classes, per_class, centers, seed)
-    reference, rest = _take_reference(pools, per_class, names, seed)
+    taken = _for_each(per_class, classes)
+    pools = _pools(truth, classes, taken, centers, seed)
+    reference, rest = _take_reference(pools, taken, names, seed)
     priors = non_iid_priors(classes, centers, gamma, seed).numpy()
     rng = default_rng([seed, _CENTERS])
     wanted = np.stack([rng.multinomial(samples, prior) for prior in priors])
@@ -116,14 +160,14 @@ def non_iid_split(
         takers = int((demand > 0).sum())
         if len(pool) < takers:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pools[k])} images: after {per_class} for the reference "
+                f"Class {_name(k, names)} has {len(pools[k])} images: after {taken[k]} for the reference "
                 f"center, {len(pool)} are left for {takers} centers that each drew it at least once. "
                 "Lower per_class, samples or the number of centers."
             )
         if len(pool) < demand.sum():
             # One for everybody who wants the class, then the rest by proportion.
             one = np.minimum(demand, 1)
-            distinct[:, k] = one + _proportional(demand - one, len(pool) - takers)
+            distinct[:, k] = one + proportional(demand - one, len(pool) - takers)
     repeats = wanted - distinct
     notes: tuple[str, ...] = ()
     if repeats.any():
@@ -155,11 +199,16 @@ def non_iid_priors(classes: int, centers: int, gamma: float, seed: int) -> Tenso
     return torch.from_numpy(priors / priors.sum(1, keepdims=True))
 
 
-def _pools(truth: Tensor, classes: int, per_class: int, centers: int, seed: int) -> list[Indices]:
-    """The positions of each class, after checking what both splits are given."""
+def _for_each(per_class: int | Sequence[int], classes: int) -> Indices:
+    """The reference center's number of each class, [classes]."""
+    return np.broadcast_to(np.asarray(per_class, dtype=np.int64), (max(classes, 1),))
+
+
+def _pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int) -> list[Indices]:
+    """The positions of each class, after checking what all splits are given."""
     for word, value, least in (
         ("classes", classes, 1),
-        ("per_class", per_class, 1),
+        ("per_class", int(taken.min()), 1),
         ("centers", centers, 1),
         ("seed", seed, 0),
     ):
@@ -176,21 +225,22 @@ def _pools(truth: Tensor, classes: int, per_class: int, centers: int, seed: int)
 
 
 def _take_reference(
-    pools: Sequence[Indices], per_class: int, names: Sequence[str] | None, seed: int
+    pools: Sequence[Indices], taken: Indices, names: Sequence[str] | None, seed: int
 ) -> tuple[Tensor, list[Indices]]:
-    """The reference center's images, [classes * per_class], and the others of each class, shuffled."""
+    """The reference center's images, `taken` [classes] of each class, and the others, shuffled."""
     for k, pool in enumerate(pools):
-        if len(pool) < per_class:
+        if len(pool) < taken[k]:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pool)} images, but the reference center needs {per_class} "
+                f"Class {_name(k, names)} has {len(pool)} images, but the reference center needs {taken[k]} "
                 f"of every class; lower per_class to {len(pool)} or add images."
                 if len(pool)
                 else f"Class {_name(k, names)} has no images; leave it out of the wanted space or add some."
             )
     rng = default_rng([seed, _REFERENCE])
     shuffled = [rng.permutation(pool) for pool in pools]
-    chosen = np.concatenate([pool[:per_class] for pool in shuffled])
-    return torch.from_numpy(rng.permutation(chosen)), [pool[per_class:] for pool in shuffled]
+    chosen = np.concatenate([pool[:n] for pool, n in zip(shuffled, taken, strict=True)])
+    rest = [pool[n:] for pool, n in zip(shuffled, taken, strict=True)]
+    return torch.from_numpy(rng.permutation(chosen)), rest
 
 
 def _most_samples(left: Indices, centers: int) -> int:
@@ -222,8 +272,11 @@ def _balanced_counts(left: Indices, centers: int, samples: int, rng: Generator) 
     return counts
 
 
-def _proportional(demand: Indices, supply: int) -> Indices:
-    """Whole shares of `supply` < sum(demand) in proportion to `demand`, none above it (largest remainder)."""
+def proportional(demand: Indices, supply: int) -> Indices:
+    """Whole shares of `supply` in proportion to `demand`, by largest remainder.
+
+    They sum to `supply`; none is above its demand where all together is not.
+    """
     shares, remainders = np.divmod(demand * supply, demand.sum())
     largest = np.argsort(-remainders, kind="stable")
     shares[largest[: supply - int(shares.sum())]] += 1

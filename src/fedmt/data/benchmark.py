@@ -1,0 +1,179 @@
+"""One fully labelled set, split into a federation.
+
+In this order: test images set aside, classes chosen, left out and sampled down (preparation.py), the rest
+split (splits.py), small classes filled up with copies (copies.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedmt.data.center import Center, Federation
+from fedmt.data.copies import choose_copies, make_copies, rule_targets
+from fedmt.data.imageset import ImageOptions, ImageSet
+from fedmt.data.loading import Vocabulary
+from fedmt.data.preparation import Selection, check_limits, prepare, set_aside
+from fedmt.data.sources import has_test_part, read_source
+from fedmt.data.specs import BenchmarkSpec, ImageSpec
+from fedmt.data.splits import Indices, Split, iid_split, non_iid_split, reference_counts, share_split
+from fedmt.errors import FedmtError, listed
+from fedmt.labels import Correspondence, LabelSpace
+
+
+def load_benchmark(
+    spec: BenchmarkSpec, images: ImageSpec, vocabulary: Vocabulary, seed: int, flip: bool = True
+) -> tuple[Federation, tuple[str, ...]]:
+    """A labelled set split into a federation, and sentences about what could not be done as asked.
+
+    Labels in a space that the set does not have itself follow from the config's correspondence,
+    which must then be a partition. flip: whether augmented copies may be mirrored.
+    """
+    options = images.options()
+    vocabulary.check()
+    data = read_source(spec.data, options, vocabulary.spaces.get(spec.wanted), "benchmark", "train")
+    if spec.wanted not in data.labels:
+        own = f" The data itself has {listed(data.labels)}." if data.labels else ""
+        raise FedmtError(
+            f"benchmark: the data has no labels in the wanted space '{spec.wanted}'; list its classes under "
+            f"[spaces].{own}"
+        )
+    check_limits(spec.at_most, data.spaces[spec.wanted])
+    train = _labelled(data, spec, vocabulary)
+    if spec.test_per_class is not None:
+        held = data
+        test, train = set_aside(train, spec.wanted, spec.test_per_class, seed)
+    else:
+        held = _read_test(spec, options, data.spaces[spec.wanted])
+        test = _labelled(held, spec, vocabulary, data)
+    train, test, notes = prepare(train, test, spec, seed)
+    goal, truth = train.spaces[spec.wanted], train.labels[spec.wanted]
+    count = sum(spec.spaces.values())
+    split = _split(spec, truth, goal, count, seed)
+    places = [split.reference, *split.centers]
+    targets = rule_targets(_counts(places, truth, goal), spec.augment_to, [c in spec.at_most for c in goal])
+    copies = choose_copies(places, truth, targets, seed)
+
+    def center(place: int, name: str, space: LabelSpace, matrix: Correspondence | None = None) -> Center:
+        """What is at a place (0: the reference center): its own images, then the copies of them."""
+        own = torch.cat([places[place], copies[place]])
+        pixels = data.images[train.positions[places[place]]]
+        if len(copies[place]):
+            made = make_copies(data.images, train.positions[copies[place]], place, flip, seed)
+            pixels = torch.cat([pixels, made])
+        labels = train.labels[space.name][own]
+        return Center(name, pixels, space, labels, matrix, truth[own] if place else None)
+
+    test_images = held.images if len(test) == len(held) else held.images[test.positions]
+    tests = [Center("test", test_images, goal, test.labels[spec.wanted])]
+    centers: list[Center] = []
+    width = len(str(count))
+    for name, number in spec.spaces.items():
+        space, matrix = train.spaces[name], _co_occurrence(train, spec.wanted, name)
+        if name != spec.wanted:
+            tests.append(Center(f"test ({name})", test_images, space, test.labels[name]))
+        for _ in range(number):
+            place = len(centers) + 1
+            centers.append(center(place, f"center-{place:0{width}d}", space, matrix))
+    federation = Federation(goal, center(0, "reference", goal), tuple(centers), tuple(tests))
+    sources = data.notes if held is data else (*data.notes, *held.notes)
+    augmented = _copies_note(goal, _counts(places, truth, goal), targets) if spec.augment_to else ()
+    return federation, (*sources, *notes, *split.notes, *augmented)
+
+
+def _read_test(spec: BenchmarkSpec, options: ImageOptions, goal: LabelSpace) -> ImageSet:
+    """The benchmark's test part: the one that is named, or that of the source itself."""
+    if spec.test is None and not has_test_part(spec.data):
+        raise FedmtError(
+            f"benchmark: source '{spec.data.source}' has no test part of its own; set benchmark.test, or "
+            "benchmark.test_per_class to set images aside."
+        )
+    # A split that was said of the training data is not said of the test part.
+    test = spec.test or spec.data.model_copy(update={"split": None})
+    held = read_source(test, options, goal, "benchmark.test", "test")
+    if spec.wanted not in held.labels:
+        raise FedmtError(f"benchmark.test: its images have no labels in '{spec.wanted}'.")
+    return held
+
+
+def _labelled(
+    data: ImageSet, spec: BenchmarkSpec, vocabulary: Vocabulary, train: ImageSet | None = None
+) -> Selection:
+    """All images of a set, labelled in every space of the benchmark; `train`: the other set, for a test."""
+    goal = data.spaces[spec.wanted]
+    spaces, labels = {spec.wanted: goal}, {spec.wanted: data.labels[spec.wanted]}
+    everything = torch.arange(len(data))
+    for name in spec.spaces:
+        if name in data.labels:
+            spaces[name], labels[name] = data.spaces[name], data.labels[name]
+            continue
+        if train is not None and name in train.labels:
+            both = Selection(torch.arange(len(train)), train.labels, train.spaces)
+            matrix = _co_occurrence(both, spec.wanted, name)
+            if not matrix.is_partition:
+                raise FedmtError(f"benchmark.test: its images have no labels in '{name}'.")
+        else:
+            space = vocabulary.space(name, "benchmark.spaces")
+            known = vocabulary.correspondence(goal, space, None, f"correspondences.{name}")
+            if known is None:
+                raise FedmtError(
+                    f"benchmark: the data has no labels in '{name}'; give correspondences.{name} to derive "
+                    "them."
+                )
+            matrix = known
+        spaces[name], labels[name] = matrix.coarse, matrix.map_labels(data.labels[spec.wanted])
+    for name, space in spaces.items():
+        if train is not None and train.spaces.get(name, space) != space:
+            raise FedmtError(
+                f"benchmark.test: space '{name}' has other classes than in benchmark.data: {listed(space)}."
+            )
+    return Selection(everything, labels, spaces)
+
+
+def _split(spec: BenchmarkSpec, truth: Tensor, goal: LabelSpace, count: int, seed: int) -> Split:
+    classes, names = len(goal), goal.classes
+    if spec.reference_share is not None and spec.split == "iid" and spec.samples is None:
+        return share_split(truth, classes, spec.reference_share, count, seed, names)
+    per_class: int | Sequence[int]
+    if spec.reference_share is not None:
+        per_class = reference_counts(truth.bincount(minlength=classes).numpy(), spec.reference_share).tolist()
+    else:
+        assert spec.per_class is not None
+        per_class = spec.per_class
+    if spec.split == "iid":
+        return iid_split(truth, classes, per_class, count, spec.samples, seed, names)
+    if spec.samples is None:
+        raise FedmtError("benchmark: the non-IID split needs `samples`, the number at each center.")
+    return non_iid_split(truth, classes, per_class, count, spec.samples, spec.gamma, seed, names)
+
+
+def _co_occurrence(data: Selection, wanted: str, name: str) -> Correspondence:
+    """M from a set that has both labels: the paper's empirical matrix, over all of its samples."""
+    fine, coarse = data.spaces[wanted], data.spaces[name]
+    pairs = data.labels[name] * len(fine) + data.labels[wanted]
+    counts = torch.bincount(pairs, minlength=len(coarse) * len(fine)).view(len(coarse), len(fine)).double()
+    totals = counts.sum(0)
+    if (totals == 0).any():
+        missing = [c for c, n in zip(fine, totals.tolist(), strict=True) if n == 0]
+        raise FedmtError(f"benchmark: the data has no sample of {listed(missing)}.")
+    return Correspondence(counts / totals, fine, coarse, "benchmark")
+
+
+def _counts(places: Sequence[Tensor], truth: Tensor, goal: LabelSpace) -> Indices:
+    """How many images of each class are at all places together, [classes]."""
+    counts: Indices = truth[torch.cat(list(places))].bincount(minlength=len(goal)).numpy()
+    return counts
+
+
+def _copies_note(goal: LabelSpace, counts: Indices, targets: Indices) -> tuple[str]:
+    """What there is to train on, class by class."""
+    classes = "; ".join(
+        f"{name} {before:,}" + (f" + {after - before:,}" if after > before else "")
+        for name, before, after in zip(goal, counts.tolist(), targets.tolist(), strict=True)
+    )
+    return (
+        f"Training images + augmented copies of them: {classes}. In all {counts.sum():,} + "
+        f"{(targets - counts).sum():,}; a copy is only where its original is.",
+    )

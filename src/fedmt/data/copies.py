@@ -1,0 +1,80 @@
+"""Small classes filled up with augmented copies, each at the place of its original.
+
+The paper augments first and distributes afterwards, which puts copies of one image at several centers
+and at the reference center. Here the originals are split first; every place then copies images
+of its own, in proportion, so that each class has the rule's number over all places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.random import default_rng
+from torch import Tensor
+
+from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
+from fedmt.data.splits import Indices, proportional
+
+# Random streams after those of the splits and the preparation.
+_CHOICE, _VIEWS = range(6, 8)
+
+OPERATIONS = ("rotate", "shear_x", "shear_y", "brightness", "color", "contrast", "sharpness")
+STRENGTH = 0.3
+"""What a copy goes through beside flip and crop: one of these, mildly, so that it still shows its class."""
+
+BATCH = 128
+"""Copies made at a time: a view is made in float32, and needs several of them."""
+
+
+def rule_targets(counts: Indices, rules: Sequence[tuple[int, int]], spared: Sequence[bool]) -> Indices:
+    """How many images each class shall have: by the first rule (below, to) that fits, else what it has.
+
+    counts: [classes]. spared: [classes], whether a class is left as it is.
+    """
+    targets = counts.copy()
+    for k, (count, left_alone) in enumerate(zip(counts.tolist(), spared, strict=True)):
+        if not left_alone and count:
+            targets[k] = next((to for below, to in rules if count < below), count)
+    return targets
+
+
+def choose_copies(places: Sequence[Tensor], truth: Tensor, targets: Indices, seed: int) -> list[Tensor]:
+    """For each place the images to be copied, int64 [m], out of its own.
+
+    places: positions of the images at each place; truth: int64 [N], wanted labels; targets: [classes], over
+    all places. An image is copied again only when all of its class and place have been.
+    """
+    rng = default_rng([seed, _CHOICE])
+    chosen: list[list[Indices]] = [[np.empty(0, dtype=np.int64)] for _ in places]
+    for k, target in enumerate(targets):
+        own = [place[truth[place] == k].numpy() for place in places]
+        held = np.array([len(images) for images in own])
+        missing = int(target - held.sum())
+        if missing <= 0 or not held.any():
+            continue
+        # In random order, or the first place would get what does not divide of every class.
+        order = rng.permutation(len(places))
+        shares = np.empty_like(held)
+        shares[order] = proportional(held[order], missing)
+        for p in np.flatnonzero(shares):
+            chosen[p].append(np.resize(rng.permutation(own[p]), shares[p]))
+    return [torch.from_numpy(np.concatenate(parts)) for parts in chosen]
+
+
+def make_copies(images: Tensor, chosen: Tensor, place: int, flip: bool, seed: int) -> Tensor:
+    """Augmented copies of images [N, C, H, W] at `chosen` [m]: uint8 [m, C, H, W].
+
+    place: number of the place, which has random numbers of its own; flip: whether mirror images are alike.
+    """
+    options = Augmentation(flip=flip, operations=OPERATIONS, count=1, strength=STRENGTH, cutout=0)
+    numbers = WEAK_NUMBERS + options.strong_numbers
+    uniforms = torch.from_numpy(default_rng([seed, _VIEWS, place]).random((len(chosen), numbers), np.float32))
+    copies = torch.empty((len(chosen), *images.shape[1:]), dtype=torch.uint8)
+    for start in range(0, len(chosen), BATCH):
+        end = start + BATCH
+        batch = weak(images[chosen[start:end]], uniforms[start:end, :WEAK_NUMBERS], options)
+        batch = strong(batch, uniforms[start:end, WEAK_NUMBERS:], options)
+        copies[start:end] = (batch * 255).round_().clamp_(0, 255).to(torch.uint8)
+    return copies

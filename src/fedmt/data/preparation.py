@@ -1,0 +1,211 @@
+"""A labelled set made ready for its split: test images set aside, classes chosen, sampled down, left out.
+
+Pure functions of labels. Everything random follows from the seed, and the test images from the seed,
+the set and their number a class alone: they are the same whatever the split.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.random import default_rng
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmt.data.specs import BenchmarkSpec
+from fedmt.data.splits import Indices, reference_counts
+from fedmt.errors import FedmtError, nearest
+from fedmt.labels import LabelSpace
+
+# One random stream for each purpose; 0 to 2 are those of the splits.
+_TEST, _FEWER_TESTS, _DOWN = range(3, 6)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Images of a set and their labels, without the pixels.
+
+    positions: int64 [n], in the set.
+    labels: label space name -> int64 [n], positions in that space.
+    spaces: the label spaces, under the same names.
+    """
+
+    positions: Tensor
+    labels: Mapping[str, Tensor]
+    spaces: Mapping[str, LabelSpace]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def take(self, chosen: Tensor) -> Selection:
+        """Those at `chosen`, int64 [m], places in this selection."""
+        labels = {name: labels[chosen] for name, labels in self.labels.items()}
+        return replace(self, positions=self.positions[chosen], labels=labels)
+
+    def keep(self, classes: Mapping[str, Tensor]) -> Selection:
+        """Those with labels in `classes` alone (space name -> bool [its classes]), renumbered."""
+        inside = torch.ones(len(self), dtype=torch.bool)
+        for name, kept in classes.items():
+            inside &= kept[self.labels[name]]
+        chosen = self.take(inside.nonzero().flatten())
+        labels, spaces = dict(chosen.labels), dict(chosen.spaces)
+        for name, kept in classes.items():
+            labels[name] = (kept.cumsum(0) - 1)[labels[name]]
+            names = [c for c, stays in zip(spaces[name], kept.tolist(), strict=True) if stays]
+            spaces[name] = LabelSpace(name, names)
+        return replace(chosen, labels=labels, spaces=spaces)
+
+    def counts(self, name: str) -> Indices:
+        """How many images each class of a space has, [classes]."""
+        counts: Indices = self.labels[name].bincount(minlength=len(self.spaces[name])).numpy()
+        return counts
+
+    def occurring(self) -> dict[str, Tensor]:
+        """The classes of each space that an image has: name -> bool [its classes]."""
+        return {name: torch.from_numpy(self.counts(name) > 0) for name in self.spaces}
+
+
+def prepare(
+    train: Selection, test: Selection, spec: BenchmarkSpec, seed: int
+) -> tuple[Selection, Selection, tuple[str, ...]]:
+    """What is trained on and tested on, as the benchmark asks, and sentences about what became of it."""
+    wanted = spec.wanted
+    notes: list[str] = []
+    if spec.subset is not None:
+        kept = first_classes(train, wanted, spec.subset)
+        train, test = train.keep(kept), test.keep(kept)
+    # These are for sets whose classes differ in size, where the smallest may be too small. `per_class` with
+    # a test part of its own is for balanced sets; there such a class is a mistake, and the split refuses it.
+    if spec.reference_share is not None or spec.test_per_class is not None:
+        train, test, left_out = leave_out(train, test, spec)
+        notes += left_out
+    before = train.counts(wanted)
+    train = sample_down(train, wanted, spec.at_most, seed)
+    sampled = [
+        f"{name} {after:,} of {all_:,}"
+        for name, all_, after in zip(train.spaces[wanted], before, train.counts(wanted), strict=True)
+        if after < all_
+    ]
+    if sampled:
+        notes.append(f"Sampled down (at_most): {'; '.join(sampled)}.")
+    if spec.test_samples is not None:
+        test = fewer(test, wanted, spec.test_samples, seed)
+    return train, test, tuple(notes)
+
+
+def leave_out(
+    train: Selection, test: Selection, spec: BenchmarkSpec
+) -> tuple[Selection, Selection, list[str]]:
+    """Both without the classes that have too few images for every center to get one."""
+    centers = max(1, sum(spec.spaces.values()))
+
+    def enough(sizes: Indices) -> NDArray[np.bool_]:
+        if spec.reference_share is not None:
+            return sizes - reference_counts(sizes, spec.reference_share) >= centers
+        return sizes - (spec.per_class or 0) >= centers
+
+    space, counts = train.spaces[spec.wanted], train.counts(spec.wanted)
+    kept = enough(counts)
+    if kept.all():
+        return train, test, []
+    aside = spec.test_per_class or 0
+    least = aside + next(n for n in itertools.count(1) if enough(np.array([n])).all())
+    if aside:
+        counts = counts + test.counts(spec.wanted)
+    small = [f"{name} ({n:,})" for name, n, stays in zip(space, counts, kept, strict=True) if not stays]
+    needs = (
+        f"a class needs {least:,} images"
+        + (f", {aside:,} of them for the test," if aside else "")
+        + f" so that the reference center and each of {centers} centers have one"
+    )
+    if kept.sum() < 2:
+        raise FedmtError(
+            f"benchmark: only {kept.sum()} of the {len(space)} classes of '{space.name}' have enough images: "
+            f"{needs}. Too few: {', '.join(small)}. Add images, or lower "
+            + ("test_per_class, " if aside else "")
+            + ("reference_share" if spec.per_class is None else "per_class")
+            + " or the number of centers."
+        )
+    stays = {spec.wanted: torch.from_numpy(kept)}
+    remaining = train.keep(stays)
+    others = {name: found for name, found in remaining.occurring().items() if name != spec.wanted}
+    notes = [f"Left out of '{space.name}' for too few images: {', '.join(small)}; {needs}."]
+    for name, found in others.items():
+        gone = [c for c, there in zip(train.spaces[name], found.tolist(), strict=True) if not there]
+        if gone:
+            notes.append(f"Left out of '{name}', where no wanted class is left: {', '.join(gone)}.")
+    return train.keep({**stays, **others}), test.keep({**stays, **others}), notes
+
+
+def set_aside(data: Selection, wanted: str, each: int, seed: int) -> tuple[Selection, Selection]:
+    """(`each` images of every class, or all that it has; the others), both in the order of the set."""
+    rng = default_rng([seed, _TEST])
+    truth = data.labels[wanted].numpy()
+    chosen = np.zeros(len(data), dtype=bool)
+    for k in range(len(data.spaces[wanted])):
+        chosen[rng.permutation(np.flatnonzero(truth == k))[:each]] = True
+    return _where(data, chosen), _where(data, ~chosen)
+
+
+def first_classes(data: Selection, wanted: str, count: int) -> dict[str, Tensor]:
+    """The first `count` classes of the first space that is not the wanted one, for `Selection.keep`.
+
+    Of the other spaces, the wanted one too, the classes that occur with them.
+    """
+    first = next((name for name in data.spaces if name != wanted), None)
+    if first is None:
+        raise FedmtError(
+            f"benchmark.subset: chooses classes of a space beside the wanted one, but benchmark.spaces has "
+            f"'{wanted}' alone; leave it out."
+        )
+    size = len(data.spaces[first])
+    if count >= size:
+        return {}
+    kept = torch.arange(size) < count
+    inside = data.take(kept[data.labels[first]].nonzero().flatten())
+    return {**inside.occurring(), first: kept}
+
+
+def check_limits(at_most: Mapping[str, int], space: LabelSpace) -> None:
+    """Checks that the classes to be sampled down are classes."""
+    for name in at_most:
+        if name not in space:
+            raise FedmtError(
+                f"benchmark.at_most: '{name}' is no class of '{space.name}'.{nearest(name, space)}"
+            )
+
+
+def sample_down(data: Selection, wanted: str, at_most: Mapping[str, int], seed: int) -> Selection:
+    """Of each class in `at_most` no more than so many images, at random."""
+    rng = default_rng([seed, _DOWN])
+    truth = data.labels[wanted].numpy()
+    chosen = np.ones(len(data), dtype=bool)
+    for k, name in enumerate(data.spaces[wanted]):
+        if name in at_most:
+            chosen[rng.permutation(np.flatnonzero(truth == k))[at_most[name] :]] = False
+    return _where(data, chosen)
+
+
+def fewer(data: Selection, wanted: str, count: int, seed: int) -> Selection:
+    """`count` of the images, the classes' numbers as equal as the images allow."""
+    if count >= len(data):
+        return data
+    rng = default_rng([seed, _FEWER_TESTS])
+    truth = data.labels[wanted].numpy()
+    # Each image's turn within its class; first come all first turns, then all second ones.
+    turns = np.empty(len(data), dtype=np.int64)
+    for k in range(len(data.spaces[wanted])):
+        mine = np.flatnonzero(truth == k)
+        turns[mine] = rng.permutation(len(mine))
+    shuffled = rng.permutation(len(data))
+    chosen = np.zeros(len(data), dtype=bool)
+    chosen[shuffled[np.argsort(turns[shuffled], kind="stable")[:count]]] = True
+    return _where(data, chosen)
+
+
+def _where(data: Selection, chosen: NDArray[np.bool_]) -> Selection:
+    return data.take(torch.from_numpy(np.flatnonzero(chosen)))
