@@ -252,6 +252,8 @@ def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected
     for part, kind in ((row, "row"), (column, "column")):
         for key, value in _flat(part.set):
             where = f"{experiment.path}, {kind} '{part.label}': "
+            if key == "seed":
+                raise FedmtError(f"{where}seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
             _put(raw, key, value, where)
             origin.places[tuple(key.split("."))] = where
     config = parse_config(raw, origin)
@@ -267,6 +269,8 @@ def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected
         origin.places[tuple(key.split("."))] = f"--scale {sweep.scale}: "
     for item in sweep.overrides:
         keys = override(raw, item)
+        if keys == ("seed",):
+            raise FedmtError("--set seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
         origin.places[keys] = f"--set {'.'.join(keys)} ({row.label}, {column.label}): "
     config = parse_config(raw, origin)
     label = f"{column.label}, {row.label}"
@@ -293,7 +297,8 @@ class _CellOrigin(Origin):
 
     def place(self, *location: int | str) -> str:
         for key, where in reversed(self.places.items()):
-            if location[: len(key)] == key:
+            # The second: where a whole table is refused that only this setting brought in.
+            if location[: len(key)] == key or (location and key[: len(location)] == location):
                 return where
         return super().place(*location)
 

@@ -44,7 +44,7 @@ from fedmt.experiment import (
     known_experiments,
     read_experiment,
 )
-from fedmt.results import Finished, Heading, Results, read_finished
+from fedmt.results import Finished, Heading, Results, number, read_finished
 from fedmt.run import Stopped, run
 
 GIB_PER_RUN = 6
@@ -111,7 +111,7 @@ def reproduce(
             else:
                 finished[done.key] = found
                 text = f"{found.summary['seconds']:.0f} s  " + "  ".join(
-                    f"{m} {v:.3g}" for m in experiment.file.show if (v := found.value(m)) is not None
+                    f"{m} {number(m, v)}" for m in experiment.file.show if (v := found.value(m)) is not None
                 )
             results.write(stem)
             return text
@@ -400,10 +400,10 @@ def _print_results(results: Results, console: Console) -> None:
     for metric in file.show:
         table = Table(title=f"{file.title}\n{metric}, scale {results.heading.scale}", show_lines=True)
         table.add_column("")
-        for column in file.columns:
-            table.add_column(column.label, justify="right")
-        for row, texts in zip(file.rows, results.rows(metric), strict=True):
-            table.add_row(row.label, *("\n".join(filter(None, pair)) for pair in texts))
+        for column in results.shown()[1]:
+            table.add_column(column, justify="right")
+        for label, texts in results.table(metric):
+            table.add_row(label, *("\n".join(filter(None, pair)) for pair in texts))
         console.print(table)
     for note in results.notes():
         console.print(f"Note: {note}", soft_wrap=True)

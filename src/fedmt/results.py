@@ -54,6 +54,11 @@ def metric_of(record: Mapping[str, Any], metric: str) -> float | None:
     return 100 * float(found) if metric.split(".")[0] in SHARES else float(found)
 
 
+def number(metric: str, value: float) -> str:
+    """A share in per cent with one digit, another metric with three."""
+    return f"{value:.1f}" if metric.split(".")[0] in SHARES else f"{value:.3f}"
+
+
 def read_finished(folder: Path) -> Finished | None:
     """The run in a folder, if it is finished; one whose files a kill or a full disk cut short is not."""
     try:
@@ -101,10 +106,9 @@ class Results:
             return "failed" if failed else ("…" if cell.selected else "not run")
         if not values:
             return NOTHING
-        digits = 1 if metric.split(".")[0] in SHARES else 3
-        text = f"{mean(values):.{digits}f}"
+        text = number(metric, mean(values))
         if len(values) > 1:
-            text += f" ± {stdev(values):.{digits}f}"
+            text += f" ± {number(metric, stdev(values))}"
         if cell.random_start:
             text += " †"
         if done < len(cell.runs):
@@ -116,11 +120,28 @@ class Results:
         figure = self.experiment.paper_figure(metric, cell.row, cell.column)
         return "paper " + " ± ".join(f"{v:.2f}" for v in figure) if figure else ""
 
-    def rows(self, metric: str) -> list[list[tuple[str, str]]]:
-        """(text, the paper's text) of every cell, row by row."""
-        width = len(self.experiment.file.columns)
-        texts = [(self.cell_text(c, metric), self.paper_text(c, metric)) for c in self.cells]
-        return [texts[i : i + width] for i in range(0, len(texts), width)]
+    def shown(self) -> tuple[list[str], list[str]]:
+        """The labels of the rows and columns in which anything was asked for or is known."""
+        known = [c for c in self.cells if c.selected or any(r.key in self.finished for r in c.runs)]
+        return list(dict.fromkeys(c.row for c in known)), self._in_order({c.column for c in known})
+
+    def _in_order(self, columns: set[str]) -> list[str]:
+        return [c.label for c in self.experiment.file.columns if c.label in columns]
+
+    def table(self, metric: str) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Each shown row: its label, and (text, the paper's text) of its shown cells."""
+        rows, columns = self.shown()
+        cells = {(c.row, c.column): c for c in self.cells}
+        return [
+            (
+                r,
+                [
+                    (self.cell_text(cells[r, c], metric), self.paper_text(cells[r, c], metric))
+                    for c in columns
+                ],
+            )
+            for r in rows
+        ]
 
     def notes(self) -> list[str]:
         """The experiment's note, what marks in the table mean, and why cells are empty."""
@@ -129,8 +150,13 @@ class Results:
             found.append(
                 "† from a random start; the paper's figure is from ImageNet weights (give them by --weights)."
             )
+        rows, columns = self.shown()
+        out = [p.label for p in self.experiment.file.rows if p.label not in rows]
+        out += [p.label for p in self.experiment.file.columns if p.label not in columns]
+        if out:
+            found.append(f"Left out by --only: {'; '.join(out)}.")
         for cell in self.cells:
-            if cell.skipped:
+            if cell.skipped and cell.row in rows and cell.column in columns:
                 found.append(f"{cell.row}, {cell.column}: {cell.skipped}.")
         return found
 
@@ -166,11 +192,12 @@ class Results:
         for metric in file.show:
             unit = ", %" if metric.split(".")[0] in SHARES else ""
             lines += [f"## {metric}{unit}", ""]
-            lines.append("| | " + " | ".join(_escaped(c.label) for c in file.columns) + " |")
-            lines.append("| --- |" + " ---: |" * len(file.columns))
-            for row, texts in zip(file.rows, self.rows(metric), strict=True):
+            columns = self.shown()[1]
+            lines.append("| | " + " | ".join(map(_escaped, columns)) + " |")
+            lines.append("| --- |" + " ---: |" * len(columns))
+            for label, texts in self.table(metric):
                 shown = [t + (f"<br>*{p}*" if p else "") for t, p in texts]
-                lines.append(f"| {_escaped(row.label)} | " + " | ".join(shown) + " |")
+                lines.append(f"| {_escaped(label)} | " + " | ".join(shown) + " |")
             lines.append("")
         for metric in file.curves:
             lines += [f"![{metric} by round]({curve_name(stem, metric)}.png)", ""]
