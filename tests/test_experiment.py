@@ -210,6 +210,9 @@ def test_scale_rule():
     short = parse_config({**CIFAR, "training": {"rounds": 3, "warmup_epochs": 0}})
     assert scale_settings(short, "small")["training.rounds"] == 3
     assert scale_settings(short, "small")["training.warmup_epochs"] == 0
+    uncounted = parse_config({**CIFAR, "benchmark": {**CIFAR["benchmark"], "samples": None}})
+    assert "benchmark.samples" not in scale_settings(uncounted, "small")
+    assert scale_settings(uncounted, "tiny")["benchmark.samples"] == 40
 
 
 def test_the_bundled_set_is_small_already():

@@ -390,11 +390,13 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
     if benchmark is not None:
         if benchmark.samples is not None:
             found["benchmark.samples"] = max(benchmark.samples // (5 if small else 40), 1)
-        elif not bundled:  # as many as there are: a number that is small for any set
-            found["benchmark.samples"] = 250 if small else 40
+        elif not small and not bundled:  # as many as there are: a number that is small for any set
+            found["benchmark.samples"] = 40
+            if getattr(benchmark, "augment_to", ()):  # it says otherwise how many there are
+                found["benchmark.augment_to"] = None
         if benchmark.data.source == "cifar100":
             found["benchmark.subset"] = 4 if small else 2
-        if not bundled and getattr(benchmark, "test_per_class", None) is None:
+        if not bundled:
             found["benchmark.test_samples"] = 2000 if small else 200
     return found
 
