@@ -204,9 +204,12 @@ def _run_pool(
                 display.heard(left[key], kind, *rest)
 
     try:
+        # Workers start here and inherit this: Ctrl-C reaches them too, but the parent says what to do.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         waiting: dict[Future[Outcome], Run] = {
             pool.submit(_work, r.config, str(folder / r.key), r.key): r for r in left.values()
         }
+        signal.signal(signal.SIGINT, handler)
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
             listen()
@@ -250,7 +253,6 @@ class _Worker:
 
 def _start_worker(parent: int, stop: Any, messages: Any) -> None:
     """In each worker once: one thread, so that figures do not depend on the number of workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says what to do
     torch.set_num_threads(1)
     _Worker.parent, _Worker.stop, _Worker.messages = parent, stop, messages
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -265,6 +267,8 @@ def _leave_with_parent() -> None:
 
 def _work(config: Config, folder: str, key: str) -> Outcome:
     """One run, in a worker."""
+    if _Worker.stop.is_set():  # the pool had handed it out already
+        return Outcome(stopped=True)
     _Worker.busy = True
     try:
         run(config, folder, resume=True, observer=_Watch(key))
@@ -274,11 +278,12 @@ def _work(config: Config, folder: str, key: str) -> Outcome:
             os._exit(1)
         return Outcome(stopped=True)
     except FedmtError as error:
-        return Outcome(str(error))
+        return Outcome(" ".join(str(error).split()))
     except Exception as error:  # a bug, or a library's: it must not end the others
         trace = Path(folder + ".error.txt")
         trace.write_text(traceback.format_exc(), encoding="utf-8")
-        return Outcome(f"{type(error).__name__}: {error} (details in {trace})")
+        said = " ".join(str(error).split())[:300]  # in a line of a table
+        return Outcome(f"{type(error).__name__}: {said} (details in {trace})")
     finally:
         _Worker.busy = False
 
