@@ -36,7 +36,21 @@ BELOW = {
     "run": {"errors", "config", "data", "engines", "runs"},
     "progress": {"data", "engines", "run"},
     "quickstart": {"augment", "config", "progress", "run", "runs"},
-    "cli": {"errors", "config", "data", "engines", "methods", "progress", "quickstart", "run", "runs"},
+    "experiment": {"errors", "config_errors", "config", "data"},
+    "results": {"experiment", "runs"},
+    "reproduce": {"errors", "config", "data", "engines", "experiment", "results", "run"},
+    "cli": {
+        "reproduce",
+        "errors",
+        "config",
+        "data",
+        "engines",
+        "methods",
+        "progress",
+        "quickstart",
+        "run",
+        "runs",
+    },
 }
 
 

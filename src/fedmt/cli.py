@@ -1,4 +1,4 @@
-"""The command line: `fedmt run`, `fedmt check`, `fedmt quickstart`."""
+"""The command line: `fedmt run`, `check`, `quickstart`, `reproduce`."""
 
 from __future__ import annotations
 
@@ -118,6 +118,38 @@ def quickstart(
     from fedmt.quickstart import quickstart as run_quickstart
 
     run_quickstart(out, seed, make_console())
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An experiment's name, or a TOML file of your own.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments; run nothing.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Only cells whose row or column has it in its label; may be repeated."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")] = 3,
+    scale: Annotated[str, typer.Option(help="full, small (a minute a run) or tiny (seconds).")] = "full",
+    out: Annotated[Path, typer.Option(help="Folder for the runs and tables.")] = Path("reproduced"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")
+    ] = None,
+    weights: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="ImageNet weights (torchvision); may be repeated."),
+    ] = None,
+    set_: SetOption = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")] = None,
+) -> None:
+    """A table or figure of the paper, or a sweep of your own: many runs and the table they make."""
+    from fedmt.reproduce import command_line  # here: the other commands need not wait for it
+
+    if not command_line(name, list_, only, seeds, scale, out, data, weights, set_, jobs, make_console()):
+        raise typer.Exit(1)
 
 
 @app.callback(invoke_without_command=True)

@@ -140,6 +140,13 @@ class Config(Section):
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Reads a TOML config; `overrides` are `key=value` pairs as `--set` takes them."""
     path = Path(path)
+    raw, text = read_toml(path)
+    keys = tuple(override(raw, item) for item in overrides or [])
+    return parse_config(raw, Origin(path, text, keys))
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """A TOML file as dictionaries and as text; what cannot be read is a FedmtError."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # Windows editors may begin it with a mark
     except OSError as error:
@@ -147,11 +154,9 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     except UnicodeDecodeError:
         raise FedmtError(f"{path}: the config is not text in UTF-8.") from None
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
         raise FedmtError(f"{path}: not valid TOML: {error}.") from None
-    keys = tuple(_override(raw, item) for item in overrides or [])
-    return parse_config(raw, Origin(path, text, keys))
 
 
 def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
@@ -263,7 +268,7 @@ def _name(raw: dict[str, Any], table: str) -> str:
     return str(own.get("name", NAMED[table][0])) if isinstance(own, dict) else ""
 
 
-def _override(raw: dict[str, Any], item: str) -> tuple[str, ...]:
+def override(raw: dict[str, Any], item: str) -> tuple[str, ...]:
     """Applies one `a.b=value` and returns its key; a value that is not TOML is plain text."""
     key, equals, value = item.partition("=")
     if not equals or not key.strip():
