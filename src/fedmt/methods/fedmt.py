@@ -165,7 +165,10 @@ class FedMT(Method):
             assert center.space is not None
             by_space.setdefault(center.space.name, []).append(kept[center.name]["correspondence"])
         means = {space: torch.stack(matrices).mean(0) for space, matrices in by_space.items()}
-        shared = {c.name: {**kept[c.name], "mean": means[c.space.name]} for c in estimating if c.space}
+        # A copy for each: centers share no memory, and a checkpoint refuses tensors that do.
+        shared = {
+            c.name: {**kept[c.name], "mean": means[c.space.name].clone()} for c in estimating if c.space
+        }
         return {**kept, **shared}
 
     def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
