@@ -111,6 +111,33 @@ def test_an_absent_space_keeps_its_head(make_federation, play):
     assert "no labels" in records[1]["centers"]["silent"]["abstained"]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_the_centers_teach_is_carried_over(make_federation, play, seed):
+    """A short, gentle fine-tuning stands on the network it begins from: with the centers' labels scrambled it
+    must end clearly worse.
+
+    Seeds 0 to 5 measured 0.47 .. 0.56 in the wanted space against 0.32 .. 0.43 scrambled, the smallest
+    difference 0.058; 0.05 .. 0.12 before the fine-tuning; 0.87 .. 0.90 in the centers' spaces. (Against
+    Single no gain was found on so few images: with enough epochs of fine-tuning both end near 0.6.)
+    """
+    federation = make_federation(per_class=3, departments=1, layers=1, samples=150, seed=seed, half=True)
+    rng = np.random.default_rng(9)
+    scrambled = replace(
+        federation,
+        centers=tuple(
+            replace(c, labels=c.labels[torch.from_numpy(rng.permutation(len(c)))]) for c in federation.centers
+        ),
+    )
+    training = Training(rounds=4, local_epochs=3, batch_size=25, reference_batch_size=15, learning_rate=0.1)
+    method = FedTrans(training, VIEWS, fine_tune_epochs=15, fine_tune_rate=0.01)
+    _, records = play(federation, method, seed=seed)
+    _, control = play(scrambled, method, seed=seed)
+    last, before = records[-1]["accuracy"], records[-2]["accuracy"]
+    assert last["garment"] > control[-1]["accuracy"]["garment"] + 0.03
+    assert last["garment"] > 0.35 > 0.2 > before["garment"]
+    assert last["department"] > 0.75 and last["layer"] > 0.75
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("fine_tune_epochs", 0), ("fine_tune_rate", 0.0), ("fine_tune_rate", -1.0)]
 )
