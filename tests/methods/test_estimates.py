@@ -44,7 +44,7 @@ def smooth(matrix, share):
 # -- the loss that trains a learnable M --------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), classes=st.integers(2, 5))
 def test_the_gradient_of_a_learnable_matrix(seed, classes):
     """d R^p / d free[j, k] = mean_i q_ik (M[j, k] - [j = y_i]), with q the posterior; and gradcheck."""

@@ -277,21 +277,21 @@ def test_with_the_identity_a_round_is_fedavgs(make_federation):
 def test_the_right_correspondence_beats_a_shuffled_one(make_federation, play, seed):
     """With M's columns shuffled the same run must end clearly worse.
 
-    Seeds 0 to 4 measured 0.61 .. 0.70 with M and 0.27 .. 0.41 shuffled, the smallest difference 0.24.
+    Seeds 0 to 5 measured 0.56 .. 0.71 with M and 0.33 .. 0.46 shuffled, the smallest difference 0.17.
     """
-    federation = make_federation(per_class=3, departments=2, layers=2, samples=150, seed=seed, half=True)
+    federation = make_federation(per_class=3, departments=1, layers=1, samples=150, seed=seed, half=True)
     shuffled = []
     for center in federation.centers:
         m = center.correspondence
         order = torch.from_numpy(np.random.default_rng(seed).permutation(10))
         shuffled.append(replace(center, correspondence=Correspondence(m.matrix[:, order], m.fine, m.coarse)))
-    training = Training(rounds=3, local_epochs=2, batch_size=25, reference_epochs=5,
-                        reference_batch_size=15, warmup_epochs=20, learning_rate=0.05)  # fmt: skip
+    training = Training(rounds=2, local_epochs=2, batch_size=25, reference_epochs=5,
+                        reference_batch_size=15, warmup_epochs=15, learning_rate=0.05)  # fmt: skip
     accuracy = []
     for version in (federation, replace(federation, centers=tuple(shuffled))):
         _, records = play(version, FedMT(training, VIEWS, xi=0.8), seed=seed)
         accuracy.append(records[-1]["accuracy"]["garment"])
-    assert accuracy[0] > accuracy[1] + 0.1, accuracy
+    assert accuracy[0] > accuracy[1] + 0.08, accuracy
 
 
 def partition(name, groups):
