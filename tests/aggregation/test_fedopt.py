@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAdam, FedYogi, unpacked
@@ -14,6 +14,7 @@ PARAMETERS = {"conv.weight", "fc.bias"}
 
 
 @pytest.mark.parametrize("kind", [FedAdam, FedYogi])
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     rate=st.sampled_from([0.01, 0.3]),

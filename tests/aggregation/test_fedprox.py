@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, FedProx
@@ -21,6 +21,7 @@ QUICK = Training(rounds=2, local_epochs=2, batch_size=10, reference_epochs=1, re
                  warmup_epochs=2, learning_rate=0.05)  # fmt: skip
 
 
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     mu=st.sampled_from([0.0, 0.01, 1.0]),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, RunningMean, Scaffold, packed, unpacked
@@ -20,6 +20,7 @@ PLAIN = Training(
 )  # fmt: skip
 
 
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     centers=st.integers(1, 4),

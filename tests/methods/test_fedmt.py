@@ -306,16 +306,16 @@ def test_two_partitions_teach_more_than_either(make_federation, play):
     """Neither tells every class apart, both together do. The same images, labelled by one, the other, or half
     by each.
 
-    Seeds 0 to 5 measured 0.59 .. 0.66 by both; 0.056 .. 0.130 more than by the first alone (mean 0.100), and
-    0.014 .. 0.124 more than by the second alone (mean 0.084).
+    Seeds 0 to 5 measured 0.54 .. 0.65 by both; 0.012 .. 0.138 more than by the first alone (mean 0.077), and
+    0.026 .. 0.158 more than by the second alone (mean 0.094).
     """
     pairs = partition("pairs", [(0, 6), (2, 4), (5, 7), (9, 8), (3, 1)])
     halves = partition("halves", [(6, 2, 7, 9, 3), (0, 4, 5, 8, 1)])
     training = Training(rounds=3, local_epochs=4, batch_size=25, reference_epochs=5,
-                        reference_batch_size=10, warmup_epochs=20, learning_rate=0.05)  # fmt: skip
+                        reference_batch_size=10, warmup_epochs=15, learning_rate=0.05)  # fmt: skip
     gains = []
     for seed in (0, 1, 2):
-        federation = make_federation(per_class=1, departments=1, layers=1, samples=150, seed=seed, half=True)
+        federation = make_federation(per_class=1, departments=1, layers=1, samples=100, seed=seed, half=True)
 
         def by(*matrices, whole=federation, seed=seed):
             centers = tuple(
