@@ -4,13 +4,16 @@ One thread: the suite's tensors are tiny, and threads that wait for each other c
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 from fedmt import Center, Federation
+from fedmt.aggregation import FedAvgM, Strategy
 from fedmt.backbones import Classifier, pixel_statistics
+from fedmt.backbones.heads import add_heads
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.data.fashion_mnist import (
     GARMENT,
@@ -19,6 +22,9 @@ from fedmt.data.fashion_mnist import (
     read_fashion_mnist,
 )
 from fedmt.data.splits import iid_split
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.state import State
+from fedmt.methods import Method
 
 torch.set_num_threads(1)
 # Examples are judged by what they return, never by how long a shared machine takes over them.
@@ -26,25 +32,41 @@ settings.register_profile("fedmt", deadline=None)
 settings.load_profile("fedmt")
 
 MakeFederation = Callable[..., Federation]
+MakeEngine = Callable[..., LocalEngine]
 
 
 @pytest.fixture(scope="session")
 def make_federation() -> MakeFederation:
-    """Bundled images: a reference center, `departments` + `layers` centers, 200 test images."""
+    """Bundled images: a reference center, `departments` + `layers` centers, 200 test images.
+
+    half: at half their resolution, 14x14, where a step costs a quarter; every 4th test image, 500.
+    """
     train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
     truth = train.labels["garment"]
+    halved = {
+        id(s): torch.nn.functional.avg_pool2d(s.images.float(), 2).round().to(torch.uint8)
+        for s in (train, test)
+    }
 
     def make(
-        per_class: int = 2, departments: int = 2, layers: int = 1, samples: int = 40, seed: int = 0
+        per_class: int = 2,
+        departments: int = 2,
+        layers: int = 1,
+        samples: int = 40,
+        seed: int = 0,
+        half: bool = False,
     ) -> Federation:
+        pixels = halved[id(train)] if half else train.images
         matrices = [GARMENT_TO_DEPARTMENT] * departments + [GARMENT_TO_LAYER] * layers
         split = iid_split(truth, 10, per_class, len(matrices), samples, seed)
-        reference = Center("reference", train.images[split.reference], GARMENT, truth[split.reference])
+        reference = Center("reference", pixels[split.reference], GARMENT, truth[split.reference])
         centers = tuple(
-            Center(f"center-{i}", train.images[part], m.coarse, m.map_labels(truth[part]), m, truth[part])
+            Center(f"center-{i}", pixels[part], m.coarse, m.map_labels(truth[part]), m, truth[part])
             for i, (part, m) in enumerate(zip(split.centers, matrices, strict=True), 1)
         )
-        images, labels = test.images[::10], test.labels["garment"][::10]
+        every = 4 if half else 10
+        images = (halved[id(test)] if half else test.images)[::every]
+        labels = test.labels["garment"][::every]
         tests = [Center("test", images, GARMENT, labels)]
         for m in {m.coarse.name: m for m in matrices}.values():
             tests.append(Center(f"test ({m.coarse.name})", images, m.coarse, m.map_labels(labels)))
@@ -63,3 +85,41 @@ def make_model() -> Callable[[Federation], Classifier]:
         return Classifier(SmallCNN(len(federation.wanted), federation.image_shape[0]), mean, std)
 
     return make
+
+
+@pytest.fixture
+def make_engine(make_model: Callable[[Federation], Classifier]) -> MakeEngine:
+    """An engine at those starting weights, with a head for each label space where the method needs it."""
+
+    def make(
+        federation: Federation, method: Method, strategy: Strategy | None = None, seed: int = 0
+    ) -> LocalEngine:
+        model = make_model(federation)
+        if method.heads:
+            add_heads(model, len(federation.wanted), [len(space) for space in federation.spaces[1:]])
+        return LocalEngine(federation, method, model, seed, strategy=strategy or FedAvgM())
+
+    return make
+
+
+@pytest.fixture
+def play(make_engine: MakeEngine) -> Callable[..., tuple[list[State], list[dict[str, Any]]]]:
+    """All states and records of a run, round 0 first; `rounds` where it is not to go to its end."""
+
+    def play(
+        federation: Federation,
+        method: Method,
+        strategy: Strategy | None = None,
+        rounds: int | None = None,
+        seed: int = 0,
+    ) -> tuple[list[State], list[dict[str, Any]]]:
+        engine = make_engine(federation, method, strategy, seed)
+        state, record = engine.start()
+        states, records = [state], [record]
+        for _ in range(method.training.rounds if rounds is None else rounds):
+            state, record = engine.round(state)
+            states.append(state)
+            records.append(record)
+        return states, records
+
+    return play

@@ -507,3 +507,83 @@ def test_a_dump_spells_out_the_defaults(load):
     dumped = dump_config(load(BENCHMARK))
     for part in ('estimator = "em"', "momentum = 0.5", "cutout = 0.5", 'split = "iid"'):
         assert part in dumped
+
+
+# -- [aggregation] -------------------------------------------------------------------------------------------
+
+
+def with_aggregation(*lines: str, method: str = 'name = "fedmt"') -> str:
+    text = changed(BENCHMARK, 'name = "fedmt"\nxi = 0.5', method)
+    return changed(text, "[benchmark]", "\n".join(["[aggregation]", *lines, "[benchmark]"]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "where", "key", "said"),
+    [
+        (
+            ['name = "fedavgg"'],
+            "fedavgg",
+            "aggregation.name",
+            "no strategy 'fedavgg'. Did you mean 'fedavg'?",
+        ),
+        (["name = 3"], "name = 3", "aggregation.name", "Known: 'fedavg'"),
+        (['name = "fedprox"', "mu = -1"], "mu", "aggregation.mu", "expected"),
+        (['name = "fedprox"', 'mu = "much"'], "mu", "aggregation.mu", "number"),
+        (["momentum = 1.0"], "momentum = 1.0", "aggregation.momentum", "< 1"),
+        (['name = "fedadam"', "tau = 0"], "tau", "aggregation.tau", "more than 0"),
+        (['name = "fedyogi"', "beta_2 = 1.0"], "beta_2", "aggregation.beta_2", "< 1"),
+        (["rate = -1"], "rate = -1", "aggregation.rate", "more than 0"),
+        (['name = "fedbn"'], "fedbn", "aggregation.name", "set training.batch_norm = 'running'"),
+    ],
+)
+def test_a_bad_aggregation(error_of, tmp_path, lines, where, key, said):
+    text = with_aggregation(*lines)
+    message = error_of(text)
+    assert f"{tmp_path / 'federation.toml'}, line {line_of(text, where)}: {key}: " in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "said"),
+    [
+        (['name = "fedprox"', "m = 0.1"], "m", "Did you mean 'mu'?"),
+        (['name = "fedavg"', "momentum = 0.1"], "momentum", "'rate'"),
+        (['name = "scaffold"', "colour = 1"], "colour", "Known: 'rate'"),
+    ],
+)
+def test_an_unknown_aggregation_option(error_of, tmp_path, lines, key, said):
+    """An option of another strategy is unknown too."""
+    text = with_aggregation(*lines)
+    message = error_of(text)
+    line = line_of(text, lines[-1])
+    assert f"{tmp_path / 'federation.toml'}, line {line}: unknown key 'aggregation.{key}'." in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("method", "strategy", "training", "said"),
+    [
+        ("single", "fedprox", "", "averages nothing; remove [aggregation]"),
+        ("single", "fedavg", "", "averages nothing; remove [aggregation]"),
+        ("fedtrans", "fedbn", 'batch_norm = "running"', "use another strategy"),
+        ("fedrep", "fedbn", "", "set training.batch_norm = 'running'"),
+    ],
+)
+def test_a_strategy_that_does_not_go_with_the_method(error_of, tmp_path, method, strategy, training, said):
+    text = with_aggregation(f'name = "{strategy}"', method=f'name = "{method}"')
+    text = changed(text, "rounds = 4", f"rounds = 4\n{training}")
+    message = error_of(text)
+    line = line_of(text, f'name = "{strategy}"')
+    assert f"{tmp_path / 'federation.toml'}, line {line}: aggregation.name: '{strategy}'" in message
+    assert said in message
+
+
+def test_a_strategy_that_is_set_on_the_command_line_is_blamed_there(error_of):
+    assert error_of(BENCHMARK, "aggregation.name=fedbn").startswith(
+        "--set aggregation.name: aggregation.name:"
+    )
+
+
+def test_fedbn_with_running_batch_norm_is_taken(load):
+    text = changed(with_aggregation('name = "fedbn"'), "rounds = 4", 'rounds = 4\nbatch_norm = "running"')
+    assert load(text).build_strategy().keeps_batch_norm

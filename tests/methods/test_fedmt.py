@@ -7,9 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedmt import Correspondence
+from fedmt import Correspondence, LabelSpace
+from fedmt.aggregation import FedAvg
 from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
+from fedmt.data.fashion_mnist import GARMENT
 from fedmt.engines.local import LocalEngine
+from fedmt.engines.randomness import random_numbers
 from fedmt.errors import FedmtError
 from fedmt.estimation import align, counting
 from fedmt.labels import posterior
@@ -194,22 +197,139 @@ def test_rate_is_a_cosine():
     assert replace(training, schedule="constant").rate(4) == 0.1
 
 
+# -- a correspondence that says nothing new ----------------------------------------------------------------
+
+
+def test_with_the_identity_the_projected_loss_is_cross_entropy(make_federation):
+    """J = K and M the identity: R^p and its gradient are those of cross-entropy on the labels."""
+    federation = make_federation(half=True)
+    center = federation.centers[0]
+    same = replace(federation, centers=(identity(center, federation.wanted),)).centers[0]
+    method = FedMT(QUICK, VIEWS, xi=0.5)
+    work = method.center_round(same, guesses(center), {}, 1, np.random.default_rng(0)).work
+    assert torch.equal(work.tables["matrix"], torch.eye(10))
+    torch.manual_seed(0)
+    for logits in (torch.randn(21, 10, dtype=torch.float64), 100 * torch.randn(21, 10, dtype=torch.float64)):
+        logits.requires_grad_()
+        step = {k: v[0] for k, v in work.steps.items()}
+        found = work.loss(logits, step, work.tables)["projection"]
+        expected = F.cross_entropy(logits[:7], center.truth[step["index"][0]])
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+        for one, two in zip(
+            torch.autograd.grad(found, logits), torch.autograd.grad(expected, logits), strict=True
+        ):
+            torch.testing.assert_close(one, two, rtol=1e-7, atol=1e-12)
+
+
+def identity(center, wanted):
+    """The center with the wanted labels themselves."""
+    return replace(center, space=wanted, labels=center.truth, correspondence=None)
+
+
+def test_with_the_identity_a_round_is_fedavgs(make_federation):
+    """Without lambda_2, every center's training is plain SGD on its labels, and the round is their mean.
+
+    A network without batch norm: with it, the other views would share the batch's statistics.
+    """
+    federation = make_federation(samples=30, half=True)
+    federation = replace(
+        federation, centers=tuple(identity(c, federation.wanted) for c in federation.centers)
+    )
+    training = replace(QUICK, reference_epochs=0, batch_norm="running", learning_rate=0.05, clip=0.0)
+    method = FedMT(training, VIEWS, xi=0.0, lambda_2=0.0)
+
+    def network():
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(196, 20), torch.nn.Tanh(),
+                                   torch.nn.Linear(20, 10))  # fmt: skip
+
+    engine = LocalEngine(federation, method, network(), seed=5, strategy=FedAvg())
+    state, _ = engine.start()
+    after, _ = engine.round(state)
+    results = []
+    for center in federation.centers:
+        model = network()
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
+        )
+        # The same samples and weak views; the engine's order of random numbers.
+        plan = method.center_round(
+            center, torch.full((30, 10), 0.1), {}, 1, random_numbers(5, 1, center.name)
+        )
+        steps = plan.work.steps
+        for number in range(len(plan.work)):
+            index = steps["index"][number, 0]
+            views = weak(center.images[index], steps["weak"][number, 0], VIEWS)
+            optimizer.zero_grad()
+            F.cross_entropy(model(views), center.truth[index]).backward()
+            optimizer.step()
+        results.append(model.state_dict())
+    for key, value in after.weights.items():
+        expected = torch.stack([r[key] for r in results]).mean(0)
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
+        assert not torch.equal(value, state.weights[key])
+
+
+# -- on real images ----------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_right_correspondence_beats_a_shuffled_one(make_federation, make_model, seed):
-    """Real images: with M's columns shuffled the same run must end clearly worse."""
-    federation = make_federation(per_class=3, departments=2, layers=2, samples=200, seed=seed)
+def test_the_right_correspondence_beats_a_shuffled_one(make_federation, play, seed):
+    """With M's columns shuffled the same run must end clearly worse.
+
+    Seeds 0 to 5 measured 0.56 .. 0.71 with M and 0.33 .. 0.46 shuffled, the smallest difference 0.17.
+    """
+    federation = make_federation(per_class=3, departments=1, layers=1, samples=150, seed=seed, half=True)
     shuffled = []
     for center in federation.centers:
         m = center.correspondence
         order = torch.from_numpy(np.random.default_rng(seed).permutation(10))
         shuffled.append(replace(center, correspondence=Correspondence(m.matrix[:, order], m.fine, m.coarse)))
-    training = Training(rounds=3, local_epochs=2, batch_size=25, reference_epochs=5,
-                        reference_batch_size=15, warmup_epochs=30, learning_rate=0.05)  # fmt: skip
+    training = Training(rounds=2, local_epochs=2, batch_size=25, reference_epochs=5,
+                        reference_batch_size=15, warmup_epochs=15, learning_rate=0.05)  # fmt: skip
     accuracy = []
     for version in (federation, replace(federation, centers=tuple(shuffled))):
-        engine = LocalEngine(version, FedMT(training, VIEWS, xi=0.8), make_model(version), seed)
-        state, record = engine.start()
-        for _ in range(training.rounds):
-            state, record = engine.round(state)
-        accuracy.append(record["accuracy"]["garment"])
-    assert accuracy[0] > accuracy[1] + 0.05, accuracy
+        _, records = play(version, FedMT(training, VIEWS, xi=0.8), seed=seed)
+        accuracy.append(records[-1]["accuracy"]["garment"])
+    assert accuracy[0] > accuracy[1] + 0.08, accuracy
+
+
+def partition(name, groups):
+    space = LabelSpace(name, [f"{name}-{i}" for i in range(len(groups))])
+    matrix = torch.zeros(len(groups), 10)
+    for j, members in enumerate(groups):
+        matrix[j, list(members)] = 1
+    return Correspondence(matrix, GARMENT, space)
+
+
+def test_two_partitions_teach_more_than_either(make_federation, play):
+    """Neither tells every class apart, both together do. The same images, labelled by one, the other, or half
+    by each.
+
+    Seeds 0 to 5 measured 0.54 .. 0.65 by both; 0.012 .. 0.138 more than by the first alone (mean 0.077), and
+    0.026 .. 0.158 more than by the second alone (mean 0.094).
+    """
+    pairs = partition("pairs", [(0, 6), (2, 4), (5, 7), (9, 8), (3, 1)])
+    halves = partition("halves", [(6, 2, 7, 9, 3), (0, 4, 5, 8, 1)])
+    training = Training(rounds=3, local_epochs=4, batch_size=25, reference_epochs=5,
+                        reference_batch_size=10, warmup_epochs=15, learning_rate=0.05)  # fmt: skip
+    gains = []
+    for seed in (0, 1, 2):
+        federation = make_federation(per_class=1, departments=1, layers=1, samples=100, seed=seed, half=True)
+
+        def by(*matrices, whole=federation, seed=seed):
+            centers = tuple(
+                replace(c, space=m.coarse, labels=m.map_labels(c.truth), correspondence=m)
+                for c, m in zip(whole.centers, matrices, strict=True)
+            )
+            _, records = play(
+                replace(whole, centers=centers, tests=whole.tests[:1]),
+                FedMT(training, VIEWS, xi=0.8),
+                seed=seed,
+            )
+            return records[-1]["accuracy"]["garment"]
+
+        both = by(pairs, halves)
+        gains.append((both - by(pairs, pairs), both - by(halves, halves)))
+    assert all(gain > 0 for each in gains for gain in each), gains
+    assert np.mean(gains, axis=0).min() > 0.02, gains

@@ -165,7 +165,7 @@ class FedMT(Method):
             assert center.space is not None
             by_space.setdefault(center.space.name, []).append(kept[center.name]["correspondence"])
         means = {space: torch.stack(matrices).mean(0) for space, matrices in by_space.items()}
-        # A copy each, as each center has: tensors that share memory are not saved.
+        # A copy for each: centers share no memory, and a checkpoint refuses tensors that do.
         shared = {
             c.name: {**kept[c.name], "mean": means[c.space.name].clone()} for c in estimating if c.space
         }

@@ -1,0 +1,51 @@
+"""Single: the reference center alone, whatever the centers hold."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedmt.augment import GEOMETRIC, Augmentation
+from fedmt.methods import FedMT, Single, Training
+
+VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
+QUICK = Training(rounds=2, local_epochs=1, reference_epochs=2, reference_batch_size=10, warmup_epochs=3,
+                 learning_rate=0.05)  # fmt: skip
+
+
+def test_the_centers_have_no_influence(make_federation, play):
+    """Neither their images (statistics!) nor their labels, nor whether there are any."""
+    federation = make_federation(samples=20, half=True)
+    rng = np.random.default_rng(0)
+    changed = tuple(
+        replace(c, images=255 - c.images, labels=c.labels[torch.from_numpy(rng.permutation(len(c)))])
+        for c in federation.centers
+    )
+    runs = [
+        play(replace(federation, centers=centers), Single(QUICK, VIEWS))
+        for centers in (federation.centers, changed, ())
+    ]
+    for states, records in runs:
+        assert records[-1]["centers"] == {} and states[-1].kept == {} and states[-1].server == {}
+        for one, other in zip(runs[0][0], states, strict=True):
+            assert all(torch.equal(one.weights[k], other.weights[k]) for k in one.weights)
+
+
+def test_it_is_the_reference_centers_part_of_a_federated_method(make_federation, play):
+    """FedMT with every center away, and the reference center's statistics alone, is Single."""
+    federation = make_federation(samples=20, half=True)
+    alone = replace(QUICK, batch_norm="static-reference", dropouts=0.9999)
+    (*_, single), _ = play(federation, Single(QUICK, VIEWS))
+    (*_, fedmt), records = play(federation, FedMT(alone, VIEWS))
+    assert all("absent" in c for r in records[1:] for c in r["centers"].values())
+    assert all(torch.equal(single.weights[k], fedmt.weights[k]) for k in single.weights)
+
+
+def test_the_reference_centers_labels_are_what_it_learns(make_federation, play):
+    federation = make_federation(per_class=2, samples=20, half=True)
+    labels = (federation.reference.labels + 1) % 10
+    wrong = replace(federation, reference=replace(federation.reference, labels=labels))
+    training = replace(QUICK, warmup_epochs=30)
+    _, right = play(federation, Single(training, VIEWS), rounds=0)
+    _, shifted = play(wrong, Single(training, VIEWS), rounds=0)
+    assert right[0]["accuracy"]["garment"] > 0.4 > 0.2 > shifted[0]["accuracy"]["garment"]
