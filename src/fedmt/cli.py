@@ -133,7 +133,7 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")] = 3,
-    scale: Annotated[str, typer.Option(help="full, small (a minute a run) or tiny (seconds).")] = "full",
+    scale: Annotated[str, typer.Option(help="full, small (minutes a run) or tiny (seconds).")] = "full",
     out: Annotated[Path, typer.Option(help="Folder for the runs and tables.")] = Path("reproduced"),
     data: Annotated[
         Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")

@@ -364,7 +364,7 @@ def _move_data(raw: dict[str, Any], experiment: Experiment, data: Path | None) -
 def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
     """What a scale changes of a checked config; None takes a setting away. The whole rule is here.
 
-    small: about a minute a run on one core. tiny: seconds, to see that everything works. A benchmark on
+    small: one to four minutes a run on one core. tiny: seconds, to see that everything works. A benchmark on
     the bundled images is small as it is written.
     """
     benchmark, training = config.benchmark, config.training
