@@ -31,7 +31,7 @@ def unpacked(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no entry is infinite or NaN; on a GPU one look for all of them, since each look waits for it."""
+    """Whether no entry is infinite or NaN; on a GPU one look for all, since each look waits for it."""
     every = [t for t in tensors if t.is_floating_point() and t.numel() > 0]
     if not every or every[0].device.type == "cpu":
         return all(bool(t.isfinite().all()) for t in every)
