@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from fedmt import Center, Correspondence, Federation, LabelSpace
@@ -9,6 +11,8 @@ from fedmt.backbones import Classifier
 from fedmt.backbones.resnet import resnet18
 from fedmt.engines.local import LocalEngine
 from fedmt.methods import FedMT, Training
+
+warnings.simplefilter("error")  # a benchmark that has fallen back to the step-by-step engine measures nothing
 
 FINE, COARSE = 100, 20
 REFERENCE = 2500

@@ -8,7 +8,7 @@ updates are averaged in the order of the names.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -58,12 +58,15 @@ class LocalEngine:
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
         self.federation = place(self.federation, self.device, together=graphs)
         self._fleet = assemble(self.federation, self.trainer, self.site.run) if graphs else None
+        self._urgent: torch.cuda.Stream | None = None
+        if self._fleet is not None and self.device.type == "cuda":
+            self._urgent = torch.cuda.Stream(self.device, priority=-1)
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def start(self) -> tuple[State, Record]:
         """Round 0: the reference center's warm-up, statistics and a first test."""
-        with self._own_random_state():
+        with self._apart():
             self._clock.restart()
             self.on_center(0, self.federation.reference.name)
             state = State(0, self.trainer.weights())
@@ -75,7 +78,7 @@ class LocalEngine:
 
         This is Algorithm 1 shifted by the warm-up, so that every round ends with the model that is tested.
         """
-        with self._own_random_state():
+        with self._apart():
             self._clock.restart()
             # A state that was read from a checkpoint is not on the device yet.
             return self._round(before.to(self.device))
@@ -272,9 +275,23 @@ class LocalEngine:
         """The loaded model's probabilities [N, K] on un-augmented uint8 images."""
         return self.trainer.predict(images)
 
-    def _own_random_state(self) -> AbstractContextManager[None]:
-        """Inside, torch's global generators may be seeded; outside, they are as the caller left them."""
-        return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Inside, torch's global generators may be seeded; outside, they are as the caller left them.
+
+        With a fleet, what happens beside its training (a center's plan, averaging) goes first on the device.
+        """
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            if self._urgent is None:
+                yield
+                return
+            callers = torch.cuda.current_stream(self.device)
+            self._urgent.wait_stream(callers)
+            try:
+                with torch.cuda.stream(self._urgent):
+                    yield
+            finally:
+                callers.wait_stream(self._urgent)
 
 
 def _on_cpu(kept: Tensors) -> Tensors:

@@ -116,7 +116,7 @@ class Program:
         """Trains on the next step's views."""
         worker = self.worker
         assert self.batch is not None
-        step = {k: v.index_select(0, self.position).squeeze(0) for k, v in self.steps.items()}
+        step = _Row(self.steps, self.position)
         batch = self.batch.index_select(0, self.position).squeeze(0)
         losses = self.loss(worker.forward(batch, self.head), step, {**self.tables, **self.trainable})
         inputs = [*worker.flat.parameters, *self.trainable.values()]
@@ -170,6 +170,22 @@ class Program:
 
     def run_step(self) -> None:
         self.step() if self._graphs is None else self._graphs[1].replay()
+
+
+class _Row(Mapping[str, Tensor]):
+    """One step's inputs: each is looked up when the loss asks for it, for most belong to the views."""
+
+    def __init__(self, steps: Mapping[str, Tensor], position: Tensor) -> None:
+        self._steps, self._position = steps, position
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._steps[key].index_select(0, self._position).squeeze(0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
 
 
 class Worker:
