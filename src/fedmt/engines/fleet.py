@@ -20,7 +20,6 @@ from fedmt.data.center import Center, Federation
 from fedmt.engines.site import Job
 from fedmt.engines.trainer import Trained, Trainer
 from fedmt.engines.worker import (
-    PROGRAMS,
     Base,
     Check,
     Uncapturable,
@@ -96,6 +95,7 @@ class Fleet:
                 torch.cuda.synchronize(self._trainer.device)  # what steps still read must not be freed
             for worker in self._workers:
                 worker.drop()
+            self._checks = {}  # they hold a round's weights
 
     def predictions(self, centers: Sequence[Center]) -> Mapping[str, Tensor]:
         """The loaded model's probabilities on each center's images; small centers go together."""
@@ -126,23 +126,19 @@ class Fleet:
         if self.eager:
             return None
         try:
-            return worker.begin(job, self._base_of(worker, job), self._check(job))
+            return worker.begin(job, self._base_of(worker, job), lambda: self._check(job))
         except Uncapturable as reason:
             self._give_up(str(reason))
         except torch.cuda.OutOfMemoryError:
             self._give_up("the device's memory does not suffice for several models; lower the batch size")
         return None
 
-    def _check(self, job: Job) -> Check | None:
-        """The job's first steps by the step-by-step engine, once for each kind of job."""
-        if self._trainer.device.type != "cuda":
-            return None
+    def _check(self, job: Job) -> Check:
+        """A job's first steps by the step-by-step engine, once for each kind of job."""
         key = signature(job)
         if key not in self._checks:
             short = first_steps(job)
-            while len(self._checks) >= PROGRAMS:
-                self._checks.pop(next(iter(self._checks)))
-            self._checks[key] = Check(short, self._run(short))
+            self._checks[key] = Check(short, self._run(short).losses)
         return self._checks[key]
 
     def _base_of(self, worker: Worker, job: Job) -> Base:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -28,8 +28,8 @@ CHUNK_VALUES = 1 << 23
 CHUNK_STEPS = 64
 """How many steps' views are made at once: about 8 million pixel values, at most 64 steps."""
 
-PROGRAMS = 4
-"""How many shapes of work a worker remembers; each holds a step's activations."""
+PROGRAMS = 16
+"""How many shapes of work a worker remembers. They share the memory of their steps, but not their slots."""
 
 
 class Uncapturable(Exception):
@@ -158,7 +158,12 @@ class Program:
         graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
         try:
             for graph, function in zip(graphs, (self.views, self.step), strict=True):
-                with torch.cuda.graph(graph, stream=self.worker.stream, capture_error_mode="thread_local"):
+                with torch.cuda.graph(
+                    graph,
+                    pool=self.worker.pool,
+                    stream=self.worker.stream,
+                    capture_error_mode="thread_local",
+                ):
                     function()
         except Exception as error:
             torch.cuda.synchronize(device)
@@ -205,6 +210,8 @@ class Worker:
         # Buffers, and parameters that are not trained.
         self._buffers = {k: v for k, v in everything.items() if k not in self.flat.places}
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        # One for all programs: a worker replays one after the other, and nothing in it outlives a replay.
+        self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
         self._programs: dict[Hashable, Program] = {}
         self._now: UnderWay | None = None
 
@@ -219,8 +226,8 @@ class Worker:
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def begin(self, job: Job, base: Base, check: Check | None = None) -> UnderWay:
-        """Takes a job on. check: what a new capture is compared with."""
+    def begin(self, job: Job, base: Base, check: Callable[[], Check] | None = None) -> UnderWay:
+        """Takes a job on. check: gives what a new capture is compared with."""
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None:
@@ -228,7 +235,7 @@ class Worker:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
             if self.stream is not None:
-                self._capture(program, job, base, check)
+                self._capture(program, job, base, check() if check is not None else None)
         self._programs[key] = program  # the last used is the last to be forgotten
         self._now = self._fill(program, job, base)
         return self._now
@@ -351,7 +358,7 @@ class Worker:
             self._chunk(now)
             self._snapshot(now)
         found = now.result().losses
-        for key, value in check.done.losses.items():
+        for key, value in check.losses.items():
             # bfloat16 and another order of sums move a loss by a percent; a wrong step by much more.
             if not abs(found[key] - value) <= 0.05 + 0.05 * abs(value) and value == value:
                 raise Uncapturable(f"replayed steps give {key} {found[key]:.4g}, plain ones {value:.4g}")
@@ -367,10 +374,10 @@ class Base:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A few steps, and what they gave step by step."""
+    """A few steps, and the losses they gave step by step."""
 
     job: Job
-    done: Trained
+    losses: Mapping[str, float]
 
 
 def first_steps(job: Job, count: int = 2) -> Job:
