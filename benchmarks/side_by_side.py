@@ -7,7 +7,7 @@ to end it `echo quit | nvidia-cuda-mps-control`).
 
     python benchmarks/side_by_side.py [--processes 1 2 4] [--batch 50]
 
-HEADER
+Not measured yet: written for an H200, where the time was up before its turn.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ training mode (batch statistics), on every device there is, in float32.
 
     python benchmarks/torchvision_parity.py
 
-HEADER
+Not run yet: the machine it was written on has no torchvision.
 """
 
 from __future__ import annotations

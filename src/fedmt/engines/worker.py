@@ -9,6 +9,7 @@ captured as graphs; elsewhere they are called, which is how they are tested with
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -156,6 +157,9 @@ class Program:
         if not torch.equal(random, torch.cuda.get_rng_state(device)):
             raise Uncapturable("it draws random numbers of its own (dropout)")
         graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
+        # An older engine's graphs, were they collected as garbage just now, would end the capture.
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             for graph, function in zip(graphs, (self.views, self.step), strict=True):
                 with torch.cuda.graph(
@@ -168,6 +172,9 @@ class Program:
         except Exception as error:
             torch.cuda.synchronize(device)
             raise Uncapturable(_first_line(error)) from error
+        finally:
+            if collecting:
+                gc.enable()
         self._graphs = graphs
 
     def run_views(self) -> None:
