@@ -42,7 +42,7 @@ def main() -> None:
     def engine_stretch() -> float:
         begin = time.perf_counter()
         assert plan.work is not None
-        engine.site.train(center, plan.work, 1)
+        engine.trainer.train(center.images, plan.work)
         return images / (time.perf_counter() - begin)
 
     bare = copy.deepcopy(engine.model).train()

@@ -194,7 +194,10 @@ def _posterize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Te
 
 
 def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    kernel = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]], device=x.device, dtype=x.dtype) / 13
+    # Made where the images are: a copy from the host could not be part of a CUDA graph.
+    kernel = x.new_ones(3, 3)
+    kernel[1, 1].fill_(5)
+    kernel = kernel / 13
     channels = x.shape[1]
     padded = F.pad(x, (1, 1, 1, 1), mode="replicate")
     blurred = F.conv2d(padded, kernel.expand(channels, 1, 3, 3), groups=channels)

@@ -74,6 +74,7 @@ class Config(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    graphs: bool | None = None
     preset: str | None = None
     checkpoint_every: int = Field(1, ge=1)
     method: dict[str, Any] = Field(default_factory=dict)

@@ -106,6 +106,7 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
         device,
         precision=config.precision,
         strategy=config.build_strategy(),
+        graphs=config.graphs,
     )
 
 

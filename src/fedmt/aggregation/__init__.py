@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmt.aggregation.base import RunningMean, Strategy, Weights, packed, unpacked
+from fedmt.aggregation.base import RunningMean, Strategy, Weights, all_finite, packed, unpacked
 from fedmt.aggregation.fedavg import FedAvg, FedAvgM
 from fedmt.aggregation.fedbn import FedBN
 from fedmt.aggregation.fedopt import FedAdam, FedYogi
@@ -25,6 +25,7 @@ __all__ = [
     "Scaffold",
     "Strategy",
     "Weights",
+    "all_finite",
     "packed",
     "unpacked",
 ]

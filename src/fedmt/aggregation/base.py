@@ -7,7 +7,7 @@ rounds, the engine keeps for it: `server` at the coordinating site, `own` at eac
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +30,15 @@ def unpacked(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
     return {k.removeprefix(f"{kind}:"): v for k, v in tensors.items() if k.startswith(f"{kind}:")}
 
 
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no entry is infinite or NaN; on a GPU one look for all, since each look waits for it."""
+    every = [t for t in tensors if t.is_floating_point() and t.numel() > 0]
+    if not every or every[0].device.type == "cpu":
+        return all(bool(t.isfinite().all()) for t in every)
+    largest = torch._foreach_norm(every, float("inf"))
+    return bool(torch.stack([value.float() for value in largest]).isfinite().all())
+
+
 class RunningMean:
     """The weighted mean of updates as they arrive, so that they never pile up in memory.
 
@@ -44,14 +53,19 @@ class RunningMean:
     @torch.no_grad()
     def add(self, update: Weights, weight: float) -> bool:
         """Adds an update, whose tensors it may change; returns False, adding nothing, if it is not finite."""
-        if not all(bool(value.isfinite().all()) for value in update.values()):
+        if not all_finite(update.values()):
             return False
+        shares: dict[float, list[str]] = {}  # nearly always one: names that were sent equally often
         for key, value in update.items():
             total = self._totals[key] = self._totals.get(key, 0.0) + weight
             if key not in self.mean:
                 self.mean[key] = value
             else:
-                self.mean[key].add_(value.sub_(self.mean[key]), alpha=weight / total)
+                shares.setdefault(weight / total, []).append(key)
+        for share, keys in shares.items():
+            means, values = [self.mean[k] for k in keys], [update[k] for k in keys]
+            torch._foreach_sub_(values, means)
+            torch._foreach_add_(means, values, alpha=share)
         return True
 
 

@@ -10,22 +10,27 @@ import torch
 
 
 class Clock:
-    """Seconds by phase since `restart`."""
+    """Seconds by phase since `restart`. A phase inside another counts for itself, not for the outer one."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
+        self._inner = [0.0]
 
     def restart(self) -> None:
-        self.seconds = {}
+        self.seconds, self._inner = {}, [0.0]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds the seconds spent inside."""
         begin = time.perf_counter()
+        self._inner.append(0.0)
         try:
             yield
         finally:
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+                # This stream alone: others may be training centers meanwhile.
+                torch.cuda.current_stream(self.device).synchronize()
+            spent = time.perf_counter() - begin
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent - self._inner.pop()
+            self._inner[-1] += spent

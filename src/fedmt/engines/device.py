@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError
@@ -36,24 +35,30 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def place(federation: Federation, device: torch.device) -> Federation:
-    """Labels on the device, and images too while they fit; else a batch travels at a time."""
-    if device.type != "cuda":
+def place(federation: Federation, device: torch.device, together: bool = False) -> Federation:
+    """Labels on the device, and images too while they fit; else a batch travels at a time.
+
+    On a GPU, or where asked for, all images lie in one tensor, and a center's are a part of it: so one
+    captured step can gather from any center's.
+    """
+    if device.type != "cuda" and not together:
         return federation
     everyone = (federation.reference, *federation.centers, *federation.tests)
-    size = sum({id(c.images): c.images.nbytes for c in everyone}.values())
-    fits = size <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
-    moved: dict[int, Tensor] = {}
+    images = {id(c.images): c.images for c in everyone}  # tests in several spaces share theirs
+    moved = images
+    size = sum(i.nbytes for i in images.values())
+    if device.type != "cuda" or size <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        sizes = [len(i) for i in images.values()]
+        every = torch.empty((sum(sizes), *federation.image_shape), dtype=torch.uint8, device=device)
+        parts = every.split(sizes)
+        for part, own in zip(parts, images.values(), strict=True):
+            part.copy_(own)
+        moved = dict(zip(images, parts, strict=True))
 
     def moved_center(center: Center) -> Center:
-        images = center.images
-        if fits:
-            if id(images) not in moved:  # tests in several spaces share their images
-                moved[id(images)] = images.to(device)
-            images = moved[id(images)]
         labels = None if center.labels is None else center.labels.to(device)
         truth = None if center.truth is None else center.truth.to(device)
-        return replace(center, images=images, labels=labels, truth=truth)
+        return replace(center, images=moved[id(center.images)], labels=labels, truth=truth)
 
     return Federation(
         federation.wanted,

@@ -7,8 +7,8 @@ updates are averaged in the order of the names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,11 +19,12 @@ from fedmt.aggregation import FedAvgM, RunningMean, Strategy, Weights, packed, u
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
 from fedmt.engines.device import place
+from fedmt.engines.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
-from fedmt.engines.site import Outcome, Record, Site
+from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State
 from fedmt.engines.testing import accuracies
-from fedmt.engines.trainer import Precision, Trainer
+from fedmt.engines.trainer import Precision, Trained, Trainer
 from fedmt.methods.base import Answer, Method, Tensors
 
 
@@ -33,6 +34,8 @@ class LocalEngine:
 
     model: images [B, C, H, W] in [0, 1] to logits [B, K]; its weights are the starting point.
     precision: of the network, see `Trainer`. strategy: how updates are averaged.
+    graphs: train centers side by side, each step as a CUDA graph (`fleet`); None: on a GPU. Without, one
+        center after the other, step by step: the reference.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     """
 
@@ -43,6 +46,7 @@ class LocalEngine:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "auto"
     strategy: Strategy = field(default_factory=FedAvgM)
+    graphs: bool | None = None
     on_center: Callable[[int, str], None] = lambda round, name: None
 
     def __post_init__(self) -> None:
@@ -51,13 +55,18 @@ class LocalEngine:
         spaces = [space.name for space in self.federation.spaces]
         self.site = Site(self.trainer, self.method, self.strategy, spaces, self.seed, self._clock.phase)
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
-        self.federation = place(self.federation, self.device)
+        graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
+        self.federation = place(self.federation, self.device, together=graphs)
+        self._fleet = assemble(self.federation, self.trainer, self.site.run) if graphs else None
+        self._urgent: torch.cuda.Stream | None = None
+        if self._fleet is not None and self.device.type == "cuda":
+            self._urgent = torch.cuda.Stream(self.device, priority=-1)
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def start(self) -> tuple[State, Record]:
         """Round 0: the reference center's warm-up, statistics and a first test."""
-        with self._own_random_state():
+        with self._apart():
             self._clock.restart()
             self.on_center(0, self.federation.reference.name)
             state = State(0, self.trainer.weights())
@@ -69,7 +78,7 @@ class LocalEngine:
 
         This is Algorithm 1 shifted by the warm-up, so that every round ends with the model that is tested.
         """
-        with self._own_random_state():
+        with self._apart():
             self._clock.restart()
             # A state that was read from a checkpoint is not on the device yet.
             return self._round(before.to(self.device))
@@ -77,33 +86,37 @@ class LocalEngine:
     def _round(self, before: State) -> tuple[State, Record]:
         number = before.round + 1
         mean, trained = RunningMean(), 0
-        kept = dict(before.kept)
-        records: dict[str, Record] = {}
+        outcomes: dict[str, Outcome] = {}
         absent = self._absent(number)
-        for center in self.federation.centers if self.method.federated else ():
-            if center.name in absent:
-                records[center.name] = {"absent": absent[center.name]}
-                continue
-            self.on_center(number, center.name)
-            outcome = self.site.center_round(
-                center, before.weights, before.server, before.kept.get(center.name, {}), number
-            )
-            trained += self._collect(center, outcome, mean, kept)
-            records[center.name] = outcome.record
+        centers = self.federation.centers if self.method.federated else ()
+        present = [c for c in centers if c.name not in absent]
+        for job, done in self._trained(self._planned(present, before, number, outcomes)):
+            outcome = self.site.finish(job, done)
+            trained += self._average(job.center, outcome, mean)
+            # What is averaged already need not be held on to.
+            outcomes[job.center.name] = replace(outcome, update=None, trained=None)
+        kept = dict(before.kept)
+        for center in present:
+            kept[center.name] = _on_cpu(outcomes[center.name].kept)
         weights, loss = before.weights, None
         reference = self.federation.reference
         self.on_center(number, reference.name)
         if self.method.reference_joins:
-            own = self.site.reference_round(
+            own = self.site.plan_reference(
                 reference, before.weights, before.server, before.kept.get(reference.name, {}), number
             )
-            if own is not None and own.trained is not None:
+            for job, done in self._trained([own] if own is not None else []):
+                outcome = self.site.finish(job, done)
+                if outcome.trained is None:
+                    continue
                 # Its local layers have no center's kept to live in: they are those of the state.
-                local = {k: v.clone() for k, v in own.trained.items() if k in self.site.local}
+                local = {k: v.clone() for k, v in outcome.trained.items() if k in self.site.local}
                 others = self.site.other_heads(None)
                 weights = {**weights, **{k: v for k, v in local.items() if k not in others}}
-                loss = own.record["losses"]["loss"]
-                trained += self._collect(reference, own, mean, kept)
+                loss = outcome.record["losses"]["loss"]
+                trained += self._average(reference, outcome, mean)
+                lasting = {k: v for k, v in outcome.kept.items() if not k.startswith("weights:")}
+                kept[reference.name] = _on_cpu(lasting)
         with self._clock.phase("aggregate"):
             everyone = len(self.federation.centers) + self.method.reference_joins
             weights, server = self.strategy.aggregate(
@@ -111,11 +124,48 @@ class LocalEngine:
             )
         state = State(number, weights, server, self.method.exchange(self.federation, kept))
         state, after = self._reference_update(state, absent)
+        records = {
+            c.name: {"absent": absent[c.name]} if c.name in absent else outcomes[c.name].record
+            for c in centers
+        }
         return state, self._record(state, after if loss is None else loss, records)
 
-    def _collect(self, center: Center, outcome: Outcome, mean: RunningMean, kept: dict[str, Tensors]) -> bool:
-        """Adds a center's update to the mean, and what it keeps to `kept`; whether it trained."""
-        kept[center.name] = {k: v.cpu() for k, v in outcome.kept.items()}
+    def _planned(
+        self, centers: Sequence[Center], before: State, number: int, outcomes: dict[str, Outcome]
+    ) -> Iterator[Job]:
+        """The centers' jobs, each planned when it is asked for; who abstains goes into `outcomes` at once."""
+        predictions: Mapping[str, Tensor] = {}
+        if self._fleet is not None and self.method.guesses and not self.site.local:
+            with self._clock.phase("pseudo_labels"):
+                self.trainer.load(before.weights)
+                predictions = self._fleet.predictions(centers)
+        for center in centers:
+            self.on_center(number, center.name)
+            kept = before.kept.get(center.name, {})
+            planned = self.site.plan(
+                center, before.weights, before.server, kept, number, predictions.get(center.name)
+            )
+            if isinstance(planned, Outcome):
+                outcomes[center.name] = planned
+            else:
+                yield planned
+
+    def _trained(self, jobs: Iterable[Job], phase: str = "train") -> Iterator[tuple[Job, Trained]]:
+        """Each job and what became of it, in their order; one by one, or by the fleet side by side.
+
+        What is given must be used before the next is asked for: the model may be the engine's only one.
+        """
+        if self._fleet is None:
+            for job in jobs:
+                with self._clock.phase(phase):
+                    done = self.site.run(job)
+                yield job, done
+        else:
+            with self._clock.phase(phase):
+                yield from self._fleet.train(jobs)
+
+    def _average(self, center: Center, outcome: Outcome, mean: RunningMean) -> bool:
+        """Adds a center's update to the mean; whether it has one."""
         if outcome.update is None:
             return False
         with self._clock.phase("aggregate"):
@@ -134,8 +184,11 @@ class LocalEngine:
             if self.method.separate:
                 self._static_statistics(absent)
                 state = replace(state, server={**state.server, **packed("shared", self.trainer.weights())})
-            with self._clock.phase("reference"):
-                loss = self.site.train(reference, work, number).losses["loss"]
+            job = self.site.job(reference, work, state.weights, number)
+            for _, done in self._trained([job], "reference"):
+                loss = done.losses["loss"]
+                if self._fleet is not None:
+                    self.trainer.load(done.weights)
         self._static_statistics(absent)
         weights = self.trainer.weights()
         # The other spaces' heads have no part in the reference center's training.
@@ -222,6 +275,24 @@ class LocalEngine:
         """The loaded model's probabilities [N, K] on un-augmented uint8 images."""
         return self.trainer.predict(images)
 
-    def _own_random_state(self) -> AbstractContextManager[None]:
-        """Inside, torch's global generators may be seeded; outside, they are as the caller left them."""
-        return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Inside, torch's global generators may be seeded; outside, they are as the caller left them.
+
+        With a fleet, what happens beside its training (a center's plan, averaging) goes first on the device.
+        """
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            if self._urgent is None:
+                yield
+                return
+            callers = torch.cuda.current_stream(self.device)
+            self._urgent.wait_stream(callers)
+            try:
+                with torch.cuda.stream(self._urgent):
+                    yield
+            finally:
+                callers.wait_stream(self._urgent)
+
+
+def _on_cpu(kept: Tensors) -> Tensors:
+    return {k: v.cpu() for k, v in kept.items()}

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmt import static_bn
-from fedmt.aggregation import Strategy, Weights, packed, unpacked
+from fedmt.aggregation import Strategy, Weights, all_finite, packed, unpacked
 from fedmt.backbones.heads import head_keys
 from fedmt.data.center import Center
 from fedmt.engines.randomness import random_numbers
@@ -38,6 +38,25 @@ class Outcome:
     kept: Tensors
     update: Weights | None = None
     trained: Weights | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A center's local training, planned but not done.
+
+    received: the weights it begins with. head: which answers. seed: for a backbone's own dropout.
+    keep: what the center remembers of this round; lasting: from round to round, and as it was if this fails.
+    """
+
+    center: Center
+    work: LocalWork
+    received: Mapping[str, Tensor]
+    head: int = 0
+    seed: int = 0
+    terms: Terms = field(default_factory=Terms)
+    keep: Tensors = field(default_factory=dict)
+    lasting: Tensors = field(default_factory=dict)
+    record: Record = field(default_factory=dict)
 
 
 class Site:
@@ -81,6 +100,8 @@ class Site:
         own = {k: v.to(self.trainer.device) for k, v in unpacked("weights", kept).items()}
         return {**weights, **own}
 
+    # -- a round in three parts, so that an engine may have many centers under way at once ----------
+
     def center_round(
         self,
         center: Center,
@@ -90,43 +111,64 @@ class Site:
         number: int,
     ) -> Outcome:
         """Procedure B: pseudo-labels from the received model, then local training of a copy of it."""
+        planned = self.plan(center, weights, server, kept, number)
+        if isinstance(planned, Outcome):
+            return planned
+        with self.phase("train"):
+            done = self.run(planned)
+        return self.finish(planned, done)
+
+    def plan(
+        self,
+        center: Center,
+        weights: Mapping[str, Tensor],
+        server: Mapping[str, Tensor],
+        kept: Tensors,
+        number: int,
+        predictions: Tensor | None = None,
+    ) -> Job | Outcome:
+        """Pseudo-labels and batches; an outcome at once where the center abstains.
+
+        predictions: the received model's, where the engine has them already.
+        """
         received = self.model_of(weights, kept)
-        self.trainer.load(received)
         method = self.method
         with self.phase("pseudo_labels"):
-            predictions = self.trainer.predict(center.images) if method.guesses else torch.empty(0)
+            if predictions is None and method.guesses:
+                self.trainer.load(received)
+                predictions = self.trainer.predict(center.images)
             rng = random_numbers(self.seed, number, center.name)
-            plan = method.center_round(center, predictions, kept, number, rng)
-        record: Record = dict(plan.facts)
-        if plan.confident is not None and plan.pseudo_labels is not None:
-            record["confident_share"] = plan.confident.float().mean().item()
-            if center.truth is not None and plan.confident.any():
-                right = (plan.pseudo_labels == center.truth)[plan.confident]
-                record["pseudo_label_accuracy"] = right.float().mean().item()
+            plan = method.center_round(
+                center, torch.empty(0) if predictions is None else predictions, kept, number, rng
+            )
+            record: Record = dict(plan.facts)
+            if plan.confident is not None and plan.pseudo_labels is not None:
+                record["confident_share"] = plan.confident.float().mean().item()
+                if center.truth is not None and plan.confident.any():
+                    right = (plan.pseudo_labels == center.truth)[plan.confident]
+                    record["pseudo_label_accuracy"] = right.float().mean().item()
         lasting = {k: v for k, v in kept.items() if k.startswith(("weights:", "control:"))}
         if plan.work is None:
             record["abstained"] = plan.reason
             return Outcome(record, {**lasting, **plan.keep})
-        return self._train(center, plan.work, received, server, plan.keep, lasting, number, record)
+        return self._job(center, plan.work, received, server, plan.keep, lasting, number, record)
 
-    def reference_round(
+    def plan_reference(
         self,
         reference: Center,
         weights: Mapping[str, Tensor],
         server: Mapping[str, Tensor],
         kept: Tensors,
         number: int,
-    ) -> Outcome | None:
+    ) -> Job | None:
         """The reference center's training as one of the centers; its local layers are those of `weights`."""
         rng = random_numbers(self.seed, number, reference.name)
         work = self.method.reference_work(reference, number, rng)
         if work is None:
             return None
-        self.trainer.load(weights)
-        outcome = self._train(reference, work, weights, server, {}, kept, number, {})
-        return replace(outcome, kept={k: v for k, v in outcome.kept.items() if not k.startswith("weights:")})
+        return self._job(reference, work, weights, server, {}, kept, number, {})
 
-    def _train(
+    def _job(
         self,
         center: Center,
         work: LocalWork,
@@ -136,41 +178,58 @@ class Site:
         lasting: Tensors,
         number: int,
         record: Record,
-    ) -> Outcome:
-        """lasting: what the center keeps from round to round beside `keep`, and as it was if this fails."""
+    ) -> Job:
         strategy = self.strategy
-        foreign = self.other_heads(work.space)
-        shared = [k for k in received if k not in self.local and k not in foreign]
+        job = self.job(center, work, received, number)
+        shared = self._shared(job)
         correction = strategy.correction(server, lasting)
         terms = Terms(
             strategy.proximal, {k: v for k, v in correction.items() if k in shared}, strategy.corrects
         )
-        with self.phase("train"):
-            done = self.train(center, work, number, terms)
-        trained = self.trainer.weights(copy=False)
-        update = {k: trained[k] - received[k] for k in shared if received[k].is_floating_point()}
+        return replace(job, terms=terms, keep=keep, lasting=lasting, record=record)
+
+    def job(self, center: Center, work: LocalWork, received: Mapping[str, Tensor], number: int) -> Job:
+        """Plain local training; a backbone's own dropout follows from the same things as the batches."""
+        dropout = random_numbers(self.seed, number, f"dropout of {center.name}")
+        return Job(center, work, received, self.head(work.space), int(dropout.integers(2**62)))
+
+    def run(self, job: Job) -> Trained:
+        """Trains, step by step, a copy of what was received; the weights it gives are the model's own."""
+        self.trainer.load(job.received)
+        return self.trainer.train(job.center.images, job.work, job.head, job.seed, job.terms)
+
+    def finish(self, job: Job, done: Trained) -> Outcome:
+        """What the center sends and keeps."""
+        strategy, trained, received = self.strategy, done.weights, job.received
+        names = [k for k in self._shared(job) if received[k].is_floating_point()]
+        update = dict(
+            zip(
+                names,
+                torch._foreach_sub([trained[k] for k in names], [received[k] for k in names]),
+                strict=True,
+            )
+        )
         control, sent = strategy.controls(
-            lasting, {k: v for k, v in done.mean_gradient.items() if k in update}
+            job.lasting, {k: v for k, v in done.mean_gradient.items() if k in update}
         )
         # Counters beside the statistics too, for a layer that stays stays whole.
+        foreign = self.other_heads(job.work.space)
         own = {k: v.clone() for k, v in trained.items() if k in self.local and k not in foreign}
-        if not all(bool(v.isfinite().all()) for v in (*update.values(), *sent.values(), *own.values())):
-            record["left_out"] = "its weights are not finite: training diverged"
-            return Outcome(record, {**lasting, **keep})
-        record["losses"] = done.losses
+        if not all_finite((*update.values(), *sent.values(), *own.values())):
+            record = {**job.record, "left_out": "its weights are not finite: training diverged"}
+            return Outcome(record, {**job.lasting, **job.keep})
         kept = {
-            **lasting,
-            **self.method.after_training(keep, done.trainable),
+            **job.lasting,
+            **self.method.after_training(job.keep, done.trainable),
             **packed("weights", own),
             **control,
         }
-        return Outcome(record, kept, {**update, **sent}, trained)
+        return Outcome({**job.record, "losses": done.losses}, kept, {**update, **sent}, trained)
 
-    def train(self, center: Center, work: LocalWork, number: int, terms: Terms | None = None) -> Trained:
-        """Trains the loaded model; a backbone's own dropout follows from the same things as the batches."""
-        dropout = random_numbers(self.seed, number, f"dropout of {center.name}")
-        seed = int(dropout.integers(2**62))
-        return self.trainer.train(center.images, work, self.head(work.space), seed, terms)
+    def _shared(self, job: Job) -> list[str]:
+        """Names of what is averaged: neither the local layers nor other spaces' heads."""
+        foreign = self.other_heads(job.work.space)
+        return [k for k in job.received if k not in self.local and k not in foreign]
 
     def other_heads(self, space: str | None) -> frozenset[str]:
         """Names of the weights of all heads but the one of `space`: its training leaves them alone.

@@ -34,11 +34,12 @@ class Terms:
 @dataclass(frozen=True, eq=False)
 class Trained:
     """losses: the mean of each over the steps. trainable: the work's own tensors, trained.
-    mean_gradient: by parameter, where it was to be measured."""
+    mean_gradient: by parameter, where it was to be measured. weights: the model's, as they are now."""
 
     losses: dict[str, float]
     trainable: Tensors
     mean_gradient: Weights
+    weights: Weights
 
 
 class Trainer:
@@ -57,8 +58,7 @@ class Trainer:
         self._heads = heads[1] if heads is not None else None
         if precision == "float32" and device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False
-        half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
-        self._autocast = torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext()
+        self.half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
     # -- weights ----------------------------------------------------------------------------------
 
@@ -113,6 +113,7 @@ class Trainer:
             {key: (value / len(work)).item() for key, value in sums.items()},
             {key: value.detach() for key, value in trainable.items()},
             self._optimizer.mean_gradient() if terms.measure else {},
+            self.weights(copy=False),
         )
 
     def _steps_at_once(self, images: Tensor, steps: Tensors) -> int:
@@ -124,8 +125,13 @@ class Trainer:
         return images[index.to(images.device)].to(self.device)
 
     def _forward(self, images: Tensor) -> Tensor:
-        with self._autocast:
-            logits: Tensor = self.model(images.contiguous(memory_format=torch.channels_last))
+        return self.forward(self.model, images)
+
+    def forward(self, model: nn.Module, images: Tensor) -> Tensor:
+        """A model's logits, in the trainer's precision."""
+        half = torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
+        with half:
+            logits: Tensor = model(images.contiguous(memory_format=torch.channels_last))
         return logits.float()
 
     def _answer_by(self, head: int) -> None:

@@ -45,6 +45,8 @@ class LocalWork:
     tables: tensors that stay the same for the whole round.
     space: the label space whose head answers, where a model has several; None is the wanted one.
     trainable: tensors of the center's own that are trained beside the model; the loss finds them in `tables`.
+    samplewise: names of the tables that have a row for each of the center's samples and are only looked up
+        in; an engine may hand the loss longer ones.
     """
 
     views: ViewFunction
@@ -54,6 +56,7 @@ class LocalWork:
     learning_rate: float
     space: str | None = None
     trainable: Tensors = field(default_factory=dict)
+    samplewise: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.steps["index"])
@@ -248,7 +251,15 @@ class Method(ABC):
         }
         assert center.labels is not None
         tables = {"label": center.labels}
-        return LocalWork(self.supervised_views, self.supervised_loss, steps, tables, learning_rate, space)
+        return LocalWork(
+            self.supervised_views,
+            self.supervised_loss,
+            steps,
+            tables,
+            learning_rate,
+            space,
+            samplewise=("label",),
+        )
 
     def supervised_round(self, center: Center, round: int, rng: np.random.Generator) -> CenterRound:
         """A center's round of supervised training in its own space; without labels it abstains."""

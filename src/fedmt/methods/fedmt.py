@@ -128,6 +128,7 @@ class FedMT(Method):
             self.training.rate(round),
             # Clamped, since a probability that has become 0 in float32 has no logarithm.
             trainable={"free": matrix.clamp_min(1e-12).log()} if known.learnable else {},
+            samplewise=("label", "pseudo", "confident"),
         )
         return CenterRound(work, known.keep, pseudo, confident, known.facts)
 

@@ -60,7 +60,14 @@ class SemiFL(Method):
         batches = sample_stream(fix, self.training.local_epochs, self.training.batch_size, rng)
         steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
         tables = {"pseudo": pseudo}
-        work = LocalWork(self.center_views, self.center_loss, steps, tables, self.training.rate(round))
+        work = LocalWork(
+            self.center_views,
+            self.center_loss,
+            steps,
+            tables,
+            self.training.rate(round),
+            samplewise=("pseudo",),
+        )
         return CenterRound(work, {}, pseudo, confident)
 
     def center_views(self, images: Tensor, steps: Tensors) -> Tensor:

@@ -1,0 +1,77 @@
+"""Does a round take longer, or more memory, with the same samples spread over more centers?
+
+40,000 samples in all at 10, 20, 40, 80 and 160 centers, local batch 50; otherwise as `gpu_round.py`.
+Goals: within 1.5 times the 10-center time, and peak memory flat.
+
+    python benchmarks/scaling.py [--json FILE]
+
+Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), `--rounds 1`; peak is what
+torch had reserved:
+
+    centers    seconds a round    x 10 centers    peak GB
+         10               4.53            1.00        8.1
+         20               4.57            1.01        9.1
+         40               4.72            1.04       10.7
+         80               4.89            1.08       10.2
+        160           not run: the time on the machine was up
+
+Time: within the goal as far as measured. Memory: bounded, but not flat; see docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from random_federation import engine, random_federation
+
+
+def measure(centers: int, rounds: int, batch: int) -> tuple[float, float, dict[str, float]]:
+    """Seconds a round, peak gigabytes allocated, and seconds by phase."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    federation = random_federation(centers, 40_000 // centers)
+    running = engine(federation, batch, graphs=True)
+    state, _ = running.start()
+    state, _ = running.round(state)
+    torch.cuda.reset_peak_memory_stats()
+    times, record = [], {}
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        state, record = running.round(state)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times), torch.cuda.max_memory_reserved() / 1e9, record["seconds"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--centers", type=int, nargs="+", default=[10, 20, 40, 80, 160])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {platform.python_version()}")
+    first, results = None, {}
+    for centers in options.centers:
+        seconds, memory, phases = measure(centers, options.rounds, options.batch)
+        first = first or seconds
+        print(
+            f"{centers:4} centers: {seconds:.2f} s a round ({seconds / first:.2f} x), peak {memory:.1f} GB; "
+            + ", ".join(f"{k} {v:.3f}" for k, v in phases.items()),
+            flush=True,
+        )
+        results[centers] = {"seconds": seconds, "memory": memory, "phases": phases}
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

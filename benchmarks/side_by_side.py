@@ -1,0 +1,63 @@
+"""Do several runs at once fill a GPU better than one after the other?
+
+Each process runs whole FedMT rounds (10 centers x 4000 samples, 2 local epochs, otherwise as `gpu_round.py`);
+1, 2 and 4 of them at a time. The figure is the images a second of all together. Once as it is, once with
+NVIDIA's multi-process service, which lets their kernels run at the same time (`nvidia-cuda-mps-control -d`;
+to end it `echo quit | nvidia-cuda-mps-control`).
+
+    python benchmarks/side_by_side.py [--processes 1 2 4] [--batch 50]
+
+Not measured yet: written for an H200, where the time was up before its turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from typing import Any
+
+from random_federation import engine, images_a_round, random_federation
+
+EPOCHS = 2
+
+
+def work(rank: int, counts: list[int], batch: int, barrier: Any, queue: Any) -> None:
+    federation = random_federation()
+    running = engine(federation, batch, graphs=True, epochs=EPOCHS, seed=rank)
+    state, _ = running.start()
+    state, _ = running.round(state)
+    for count in counts:
+        barrier.wait()
+        if rank < count:
+            begin = time.time()
+            state, _ = running.round(state)
+            queue.put((count, begin, time.time(), images_a_round(federation, batch, EPOCHS)))
+        barrier.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--batch", type=int, default=50)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    most = max(options.processes)
+    barrier, queue = context.Barrier(most), context.Queue()
+    arguments = (options.processes, options.batch, barrier, queue)
+    children = [context.Process(target=work, args=(rank, *arguments)) for rank in range(most)]
+    for child in children:
+        child.start()
+    alone = None
+    for count in options.processes:
+        found = [queue.get(timeout=300) for _ in range(count)]
+        seconds = max(f[2] for f in found) - min(f[1] for f in found)
+        rate = sum(f[3] for f in found) / seconds
+        alone = alone or rate
+        print(f"{count} at once: {rate:,.0f} images/s together ({rate / alone:.2f} x one)", flush=True)
+    for child in children:
+        child.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Are the backbones torchvision's, output by output, and do weights go both ways?
+
+Each network gets torchvision's state dict and back; both answer the same random images, in evaluation and in
+training mode (batch statistics), on every device there is, in float32.
+
+    python benchmarks/torchvision_parity.py
+
+Not run yet: the machine it was written on has no torchvision.
+"""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+import torchvision
+
+from fedmt.backbones import BACKBONES, build
+
+
+def main() -> None:
+    print(f"torchvision {torchvision.__version__}, torch {torch.__version__}, {platform.python_version()}")
+    torch.backends.cudnn.allow_tf32 = False
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    for name in BACKBONES:
+        if not hasattr(torchvision.models, name):
+            print(f"{name:13} is fedmt's own: torchvision has none")
+            continue
+        torch.manual_seed(0)
+        theirs = getattr(torchvision.models, name)(weights=None, num_classes=100)
+        ours = build(name, 100, 3, (64, 64), max_pool=True)
+        ours.load_state_dict(theirs.state_dict())  # strict: every name and shape
+        images = torch.rand(8, 3, 64, 64)
+        for device in devices:
+            one, two, x = ours.to(device), theirs.to(device), images.to(device)
+            gaps = []
+            for mode in (False, True):
+                torch.manual_seed(1)  # mobilenet's dropout, in training mode
+                mine = one.train(mode)(x)
+                torch.manual_seed(1)
+                gaps.append(float((mine - two.train(mode)(x)).abs().max()))
+            print(
+                f"{name:13} {device:4} largest difference: evaluation {gaps[0]:.1e}, training {gaps[1]:.1e}"
+            )
+            assert max(gaps) < 1e-4, name
+        back = getattr(torchvision.models, name)(weights=None, num_classes=100)
+        back.load_state_dict({k: v.cpu() for k, v in ours.state_dict().items()})
+        print(f"{name:13} weights go both ways, {sum(p.numel() for p in back.parameters()):,} parameters")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""`flat.update` as one kernel: it reads and writes every vector once, where torch's operations pass over
+them nine times. Triton comes with torch for CUDA on Linux; without it the engine uses `flat.update`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from fedmt.methods.base import Training
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
+BLOCK = 2048
+
+if triton is not None:
+
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+    def _update(  # type: ignore[no-untyped-def]
+        weights, velocity, gradient, twins, norms, rate, anchor, correction, total,
+        size, clip, momentum, decay, proximal,
+        NESTEROV: tl.constexpr, CLIP: tl.constexpr, TWINS: tl.constexpr,
+        ANCHOR: tl.constexpr, CORRECTION: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < size
+        g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
+        w = tl.load(weights + at, mask=inside, other=0.0)
+        v = tl.load(velocity + at, mask=inside, other=0.0)
+        if CLIP:
+            first, second = tl.load(norms), tl.load(norms + 1)
+            g *= tl.minimum(clip / (tl.sqrt(first * first + second * second) + 1e-6), 1.0)
+        if TOTAL:
+            tl.store(total + at, tl.load(total + at, mask=inside, other=0.0) + g, mask=inside)
+        if CORRECTION:
+            g += tl.load(correction + at, mask=inside, other=0.0)
+        if ANCHOR:
+            g += proximal * (w - tl.load(anchor + at, mask=inside, other=0.0))
+        g += decay * w
+        v = momentum * v + g
+        if NESTEROV:
+            w -= tl.load(rate) * (g + momentum * v)
+        else:
+            w -= tl.load(rate) * v
+        tl.store(weights + at, w, mask=inside)
+        tl.store(velocity + at, v, mask=inside)
+        if TWINS:
+            tl.store(twins + at, w.to(tl.bfloat16), mask=inside)
+
+
+@cache
+def usable(device: torch.device) -> bool:
+    """Whether kernels can be built and run here: Triton needs a C compiler too."""
+    if triton is None or device.type != "cuda":
+        return False
+    one = torch.ones(8, device=device)
+    try:
+        update(one, one.clone(), one, None, one[:2], one[0], Training(), 0.0, None, None, None)
+        torch.cuda.synchronize(device)
+    except Exception:
+        return False
+    return True
+
+
+def update(
+    weights: Tensor,
+    velocity: Tensor,
+    gradient: Tensor,
+    twins: Tensor | None,
+    norms: Tensor,
+    rate: Tensor,
+    training: Training,
+    proximal: float,
+    anchor: Tensor | None,
+    correction: Tensor | None,
+    total: Tensor | None,
+) -> None:
+    """As `flat.update`."""
+    grid = (triton.cdiv(len(weights), BLOCK),)
+    _update[grid](
+        weights, velocity, gradient, twins, norms, rate, anchor, correction, total,
+        len(weights), float(training.clip), float(training.momentum), float(training.weight_decay), proximal,
+        NESTEROV=training.nesterov, CLIP=training.clip > 0, TWINS=twins is not None,
+        ANCHOR=anchor is not None, CORRECTION=correction is not None, TOTAL=total is not None, BLOCK=BLOCK,
+    )  # fmt: skip

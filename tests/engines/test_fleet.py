@@ -1,0 +1,448 @@
+"""The fast path against the reference, `Trainer.train`: the same steps, whoever takes them.
+
+On a CPU the workers' steps are called, on CUDA they are captured and replayed; slots, chunks, the order of
+results and the strategies' terms are the same code. Tolerances: losses of the first steps, each step's,
+agree to 1e-5 (CPU) and 2e-3 (CUDA, float32) of their size; later steps drift apart by rounding alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmt.aggregation import FedAvg, FedAvgM, FedBN, FedProx, Scaffold, all_finite, packed
+from fedmt.augment import Augmentation
+from fedmt.backbones.heads import add_heads
+from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.engines import fleet as fleet_module
+from fedmt.engines import triton_sgd
+from fedmt.engines.flat import FlatModel, update
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.sgd import FlatSGD
+from fedmt.engines.site import Outcome
+from fedmt.engines.worker import Program, Worker, first_steps
+from fedmt.methods import METHODS, FedMT, Training
+
+HERE = torch.device("cpu")
+GPU = torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+on_both = pytest.mark.parametrize("device", [HERE, pytest.param(GPU, marks=needs_gpu)], ids=str)
+
+QUICK = Training(
+    rounds=3,
+    local_epochs=1,
+    batch_size=10,
+    reference_epochs=1,
+    reference_batch_size=10,
+    warmup_epochs=1,
+    learning_rate=0.01,
+)
+ALL_VIEWS = Augmentation()
+
+WAYS = {
+    "T": (FedMT(QUICK, ALL_VIEWS, xi=0.1), FedAvgM()),
+    "E": (FedMT(QUICK, ALL_VIEWS, xi=0.1, correspondence="estimated"), FedAvgM()),
+    "learnable": (
+        FedMT(QUICK, ALL_VIEWS, xi=0.1, correspondence="estimated", estimator="learnable"),
+        FedAvgM(),
+    ),
+    "confident": (FedMT(QUICK, ALL_VIEWS, xi=0.13, projection="confident"), FedAvgM()),
+    "double": (FedMT(QUICK, ALL_VIEWS, xi=0.1, projection_loss="double-softmax"), FedAvg()),
+    "semifl": (METHODS["semifl"](QUICK, ALL_VIEWS, xi=0.1), FedAvgM()),
+    "fedtrans": (METHODS["fedtrans"](replace(QUICK, rounds=1), ALL_VIEWS, fine_tune_epochs=1), FedAvgM()),
+    "fedrep": (METHODS["fedrep"](QUICK, ALL_VIEWS), FedAvgM()),
+    "single": (METHODS["single"](QUICK, ALL_VIEWS), FedAvgM()),
+    "fedprox": (FedMT(QUICK, ALL_VIEWS, xi=0.1), FedProx(mu=0.5)),
+    "scaffold": (FedMT(QUICK, ALL_VIEWS, xi=0.1), Scaffold()),
+    "fedbn": (FedMT(replace(QUICK, batch_norm="running"), ALL_VIEWS, xi=0.1), FedBN()),
+    "plain sgd": (
+        FedMT(replace(QUICK, nesterov=False, clip=0.0, momentum=0.5), ALL_VIEWS, xi=0.1),
+        FedAvgM(),
+    ),
+}
+
+
+def make_engine(federation, make_model, way, device=HERE, graphs=True, model=None, precision="float32"):
+    method, strategy = WAYS[way] if isinstance(way, str) else way
+    model = model or make_model(federation)
+    if method.heads:
+        torch.manual_seed(1)
+        add_heads(model, len(federation.wanted), [len(s) for s in federation.spaces[1:]])
+    return LocalEngine(federation, method, model, 0, device, precision, strategy, graphs)
+
+
+def rounds(engine, count=2):
+    state, record = engine.start()
+    records = [record]
+    for _ in range(count):
+        state, record = engine.round(state)
+        records.append(record)
+    return state, records
+
+
+def close(one, two, device, factor=1.0):
+    """Two states after a few steps."""
+    assert list(one.weights) == list(two.weights)
+    for key, value in one.weights.items():
+        torch.testing.assert_close(
+            two.weights[key], value, rtol=1e-2, atol=factor * (1e-3 if device == HERE else 5e-3), msg=key
+        )
+
+
+# -- steps ------------------------------------------------------------------------------------------------
+
+
+def jobs_of(engine, state):
+    """A job of every center, and the reference center's where it trains."""
+    for center in engine.federation.centers:
+        planned = engine.site.plan(center, state.weights, state.server, {}, 1)
+        if not isinstance(planned, Outcome):
+            yield planned
+    own = engine.site.plan_reference(engine.federation.reference, state.weights, state.server, {}, 1)
+    if own is not None:
+        yield own
+
+
+@on_both
+@pytest.mark.parametrize("way", WAYS)
+def test_every_step_is_the_references(make_federation, make_model, way, device):
+    engine = make_engine(make_federation(), make_model, way, device)
+    state, _ = engine.start()
+    if way == "scaffold":
+        generator = torch.Generator().manual_seed(0)
+        control = {
+            k: 0.01 * torch.randn(v.shape, generator=generator).to(device)
+            for k, v in state.weights.items()
+            if k in engine._parameters
+        }
+        state = replace(state, server=packed("control", control))
+    tolerance = 1e-5 if device == HERE else 2e-3
+    jobs = list(jobs_of(engine, state))
+    assert jobs
+    for count in (1, 2, 3, 4):  # means over the first 1, 2, 3, 4 steps agree: so does every step
+        short = [first_steps(job, count) for job in jobs]
+        expected = []
+        for job in short:
+            done = engine.site.run(job)
+            expected.append(replace(done, weights={k: v.clone() for k, v in done.weights.items()}))
+        found = list(engine._fleet.train(short))
+        assert not engine._fleet.eager
+        for job, one, (same, two) in zip(short, expected, found, strict=True):
+            assert same is job and one.losses.keys() == two.losses.keys()
+            for key, value in one.losses.items():
+                assert two.losses[key] == pytest.approx(value, rel=tolerance, abs=tolerance), (way, count)
+            limit = (1e-5 if device == HERE else 1e-3) * count
+            for key, value in one.weights.items():
+                torch.testing.assert_close(two.weights[key], value, rtol=limit, atol=limit, msg=key)
+            for mine, other in ((two.trainable, one.trainable), (two.mean_gradient, one.mean_gradient)):
+                assert mine.keys() == other.keys()
+                for key, value in other.items():
+                    torch.testing.assert_close(mine[key], value, rtol=10 * limit, atol=10 * limit)
+
+
+@on_both
+@pytest.mark.parametrize("way", ["T", "E", "learnable", "fedrep", "scaffold", "fedbn", "semifl"])
+def test_whole_rounds_are_the_references(make_federation, make_model, way, device):
+    slow = make_engine(make_federation(), make_model, way, device, graphs=False)
+    fast = make_engine(make_federation(), make_model, way, device)
+    one, expected = rounds(slow)
+    two, found = rounds(fast)
+    assert not fast._fleet.eager
+    close(one, two, device, factor=5)
+    assert list(one.kept) == list(two.kept)
+    for name, kept in one.kept.items():
+        assert list(kept) == list(two.kept[name])
+    for before, after in zip(expected, found, strict=True):
+        assert list(before) == list(after) and list(before["centers"]) == list(after["centers"])
+        for name, record in before["centers"].items():
+            assert record.keys() == after["centers"][name].keys()
+
+
+@on_both
+def test_bfloat16_has_twins_and_the_same_losses(make_federation, make_model, device):
+    engine = make_engine(make_federation(), make_model, "T", device, precision="bfloat16")
+    state, _ = engine.start()
+    job = next(jobs_of(engine, state))
+    expected = engine.site.run(job).losses
+    ((_, found),) = engine._fleet.train([job])
+    assert len(engine._fleet._workers[0].flat.twins) > 10_000
+    for key, value in expected.items():
+        assert found.losses[key] == pytest.approx(value, rel=2e-2, abs=2e-2)
+
+
+# -- scheduling -------------------------------------------------------------------------------------------
+
+
+@on_both
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_more_centers_than_workers(make_federation, make_model, monkeypatch, workers, device):
+    """Sizes differ, and so do lengths and numbers of classes: 7 centers on a few workers, in order."""
+    monkeypatch.setattr(fleet_module, "WORKERS", workers)
+    whole = make_federation(departments=4, layers=3)
+    centers = tuple(
+        replace(c, images=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
+        for c, n in zip(whole.centers, (40, 13, 27, 40, 5, 31, 40), strict=True)
+    )
+    whole = replace(whole, centers=centers)
+    slow = make_engine(whole, make_model, "T", device, graphs=False)
+    fast = make_engine(whole, make_model, "T", device)
+    one, expected = rounds(slow, 1)
+    two, found = rounds(fast, 1)
+    assert 0 < len(fast._fleet._workers) <= workers and not fast._fleet.eager
+    close(one, two, device)
+    for name, record in expected[1]["centers"].items():
+        for key, value in record["losses"].items():
+            assert found[1]["centers"][name]["losses"][key] == pytest.approx(value, rel=2e-2, abs=2e-2)
+
+
+@on_both
+def test_two_runs_see_the_same_views(make_federation, make_model, monkeypatch, device):
+    seen: list[list[Tensor]] = [[], []]
+    launch = Worker._chunk
+    for run in (0, 1):
+
+        def chunk(self, now, into=seen[run]):
+            launch(self, now)
+            into.append(now.program.batch.double().sum())
+
+        monkeypatch.setattr(Worker, "_chunk", chunk)
+        rounds(make_engine(make_federation(), make_model, "T", device), 1)
+    assert len(seen[0]) > 4
+    assert torch.equal(torch.stack(seen[0]).cpu(), torch.stack(seen[1]).cpu())
+
+
+@on_both
+def test_a_round_is_a_function_of_the_state(make_federation, make_model, device):
+    """Resuming: another engine, whose slots held other things, goes on from a state as the first did."""
+    first = make_engine(make_federation(), make_model, "E", device)
+    state, _ = rounds(first, 1)
+    expected, _ = first.round(state)
+    fresh = make_engine(make_federation(), make_model, "E", device)
+    rounds(fresh, 2)
+    found, _ = fresh.round(state)
+    close(expected, found, device)
+    if device == HERE:
+        assert all(torch.equal(v, found.weights[k]) for k, v in expected.weights.items())
+
+
+@on_both
+def test_stopping_in_the_middle_leaves_a_working_engine(make_federation, make_model, device):
+    engine = make_engine(make_federation(), make_model, "T", device)
+    state, _ = engine.start()
+    expected, _ = engine.round(state)
+
+    def stop(number, name):
+        if name == "center-3":
+            raise KeyboardInterrupt
+
+    engine.on_center = stop
+    with pytest.raises(KeyboardInterrupt):
+        engine.round(state)
+    engine.on_center = lambda number, name: None
+    found, _ = engine.round(state)
+    close(expected, found, device)
+
+
+@on_both
+def test_a_center_that_diverges_is_left_out(make_federation, make_model, device):
+    class OneDiverges(FedMT):
+        def center_round(self, center, *arguments):
+            plan = super().center_round(center, *arguments)
+            if center.name == "center-2":
+                return replace(plan, work=replace(plan.work, learning_rate=1e38))
+            return plan
+
+    method = OneDiverges(QUICK, ALL_VIEWS, xi=0.1)
+    engine = make_engine(make_federation(), make_model, (method, FedAvgM()), device)
+    state, records = rounds(engine, 1)
+    assert "diverged" in records[1]["centers"]["center-2"]["left_out"]
+    assert all(bool(v.isfinite().all()) for v in state.weights.values())
+
+
+@on_both
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_all_finite(device, bad):
+    good = [torch.randn(1000, device=device), torch.zeros((), device=device), torch.arange(3, device=device)]
+    assert all_finite(good) and all_finite([]) and all_finite([torch.empty(0, device=device)])
+    good[0][777] = bad
+    assert not all_finite(good)
+
+
+# -- falling back -----------------------------------------------------------------------------------------
+
+
+class Waits(SmallCNN):
+    """Looks at a value on the host in every forward."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * (1.0 if images.sum().item() > -1e9 else 2.0)
+
+
+class FromTheHost(SmallCNN):
+    """Makes a tensor on the host in every forward."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) + torch.tensor([0.0] * 10).to(images.device)
+
+
+class Drops(SmallCNN):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(images, 0.1, self.training))
+
+
+class NotCopied(SmallCNN):
+    def __deepcopy__(self, memo: object) -> NotCopied:
+        raise TypeError("not to be copied")
+
+
+@pytest.mark.parametrize(
+    "network",
+    [NotCopied, *(pytest.param(n, marks=needs_gpu) for n in (Waits, FromTheHost, Drops))],
+)
+def test_what_cannot_be_captured_is_trained_step_by_step(make_federation, make_model, network):
+    """With one line of warning, and to the same weights as without the fast path."""
+    federation = make_federation()
+    device = HERE if network is NotCopied else GPU
+
+    def model():
+        found = make_model(federation)
+        found.backbone = network(10)
+        torch.manual_seed(3)
+        for p in found.parameters():
+            nn.init.normal_(p, std=0.1)
+        return found
+
+    slow = make_engine(federation, make_model, "T", device, graphs=False, model=model())
+    fast = make_engine(federation, make_model, "T", device, model=model())
+    one, _ = rounds(slow)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        two, records = rounds(fast)
+    lines = [str(w.message) for w in caught if "fast engine" in str(w.message)]
+    assert len(lines) == 1 and "step by step" in lines[0], lines
+    assert "losses" in records[-1]
+    close(one, two, device, factor=5)
+    if device == HERE:
+        assert all(torch.equal(v, two.weights[k]) for k, v in one.weights.items())
+    else:
+        torch.cuda.empty_cache()
+
+
+@needs_gpu
+def test_a_wrong_replay_is_noticed(make_federation, make_model, monkeypatch):
+    """A step that depends on what only the host knows is caught by the check against the reference."""
+
+    class Counts(SmallCNN):
+        calls = 0
+
+        def forward(self, images: Tensor) -> Tensor:
+            Counts.calls += 1
+            return super().forward(images) * (100.0 if torch.cuda.is_current_stream_capturing() else 1.0)
+
+    federation = make_federation()
+    model = make_model(federation)
+    model.backbone = Counts(10)
+    engine = make_engine(federation, make_model, "T", GPU, model=model)
+    with pytest.warns(UserWarning, match="replayed steps"):
+        rounds(engine, 1)
+
+
+# -- the flat model ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_flat_model_steps_as_the_flat_optimizer(nesterov, clip):
+    training = Training(nesterov=nesterov, clip=clip, momentum=0.8, weight_decay=1e-2)
+    torch.manual_seed(0)
+    ours, theirs = SmallCNN(10), SmallCNN(10)
+    theirs.load_state_dict(ours.state_dict())
+    flat, reference = FlatModel(ours, half=False), FlatSGD(dict(theirs.named_parameters()))
+    generator = torch.Generator().manual_seed(0)
+    correction = {n: torch.randn(p.shape, generator=generator) for n, p in theirs.named_parameters()}
+    reference.restart(0.3, correction, measure=True)
+    flat.anchor, flat.total = flat.weights.clone(), torch.zeros_like(flat.weights)
+    flat.correction = flat.packed(correction)
+    for _ in range(3):
+        images, labels = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
+        nn.functional.cross_entropy(theirs(images), labels).backward()
+        reference.step(0.1, 0.8, nesterov, 1e-2, clip)
+        loss = nn.functional.cross_entropy(ours(images), labels)
+        flat.take(torch.autograd.grad(loss, flat.parameters))
+        flat.update(torch.tensor(0.1), training, 0.3, True, True)
+    for name, value in flat.named(flat.weights).items():
+        torch.testing.assert_close(value, dict(theirs.named_parameters())[name], rtol=1e-4, atol=1e-6)
+    for name, value in flat.named(flat.total / 3).items():
+        torch.testing.assert_close(value, reference.mean_gradient()[name], rtol=1e-4, atol=1e-6)
+
+
+def test_twins_follow_the_weights():
+    model = SmallCNN(10)
+    names = {n: p.numel() for n, p in model.named_parameters() if "fc" in n or p.dim() == 4}
+    flat = FlatModel(model, half=True)
+    assert len(flat.twins) == sum(names.values()) and set(flat.names[: len(names)]) == set(names)
+    assert all((p.dtype == torch.bfloat16) == (n in names) for n, p in model.named_parameters())
+    flat.weights.normal_()
+    flat.refresh()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.float(), flat.named(flat.weights)[name], rtol=1e-2, atol=1e-2)
+
+
+def test_a_model_that_shares_parameters_is_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    with pytest.raises(ValueError, match="several names"):
+        FlatModel(model, half=False)
+
+
+@needs_gpu
+@pytest.mark.parametrize("terms", [True, False])
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_the_kernel_computes_what_torch_computes(terms, nesterov, clip):
+    assert triton_sgd.usable(GPU)
+    training = Training(nesterov=nesterov, clip=clip)
+    generator = torch.Generator(GPU).manual_seed(0)
+    size = 100_003  # no multiple of a block
+    draw = lambda: torch.randn(size, device=GPU, generator=generator)  # noqa: E731
+    gradient = draw().bfloat16()
+    extra = [draw(), draw(), draw()] if terms else [None, None, None]
+    norms = torch.stack([gradient.float().norm(), torch.tensor(3.0, device=GPU)])
+    rate = torch.tensor(0.05, device=GPU)
+    weights, velocity = draw(), draw()
+    found = []
+    for step in (update, triton_sgd.update):
+        w, v, twins = weights.clone(), velocity.clone(), torch.zeros_like(gradient)
+        own = [None if e is None else e.clone() for e in extra]
+        step(w, v, gradient, twins, norms, rate, training, 0.1, *own)
+        found.append((w, v, twins.float(), *([own[2]] if terms else [])))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-2 if one is found[0][2] else 1e-5, atol=1e-5)
+
+
+def test_programs_are_shared_by_centers_of_different_sizes(make_federation, make_model, monkeypatch):
+    made = []
+    initialise = Program.__init__
+
+    def counted(self, worker, job):
+        made.append(len(job.center))
+        initialise(self, worker, job)
+
+    monkeypatch.setattr(Program, "__init__", counted)
+    monkeypatch.setattr(fleet_module, "WORKERS", 1)
+    whole = make_federation(departments=3, layers=0)
+    smaller = replace(
+        whole.centers[0],
+        images=whole.centers[0].images[:17],
+        labels=whole.centers[0].labels[:17],
+        truth=whole.centers[0].truth[:17],
+    )
+    whole = replace(whole, centers=(smaller, *whole.centers[1:]))
+    rounds(make_engine(whole, make_model, "T"), 2)
+    assert len(made) == 2  # the reference center's work and the centers'
+    assert np.ptp([len(c) for c in whole.centers]) > 0
