@@ -11,13 +11,16 @@ local training, averaging, the reference center, batch-norm statistics, test. In
     python benchmarks/gpu_round.py [--batches 10 25 50 100] [--json FILE]
 
 Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), one timed round each after a
-first one with the captures (`--rounds 1`); ceiling 258,482 images/s:
+first one with the captures (`--rounds 1`); with CUDA_DEVICE_MAX_CONNECTIONS=32, which fedmt sets; ceiling
+255,997 images/s:
 
     batch    images/s    of the ceiling    x eager
-       10      63,650             24.6%       18.8     goal 20 x: missed
-       25     105,016             40.6%       13.0
-       50     138,520             53.6%       11.9     goal 50%: met
-      100     162,081             62.7%        7.9     goal 60%: met
+       10      66,871             26.1%       25.6     goal 20 x: met
+       50     133,417             52.1%       13.0     goal 50%: met
+      100     156,042             61.0%        9.2     goal 60%: met
+
+Eager is bound by the host and varies most: at batch 10 three runs gave 2,611, 3,045 and 3,386 images/s, so
+25.6, 21.9 and (with 8 connections, 63,650 images/s) 18.8 times. docs/performance.md has all of them.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ import os
 # Before torch is loaded: idle OpenMP threads shall soon sleep. By default they spin for milliseconds, and
 # beside any other busy process that was measured to make a loop of small operations a hundred times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# Before CUDA starts: a hardware queue for every stream. With the usual 8, plans wait behind training in the
+# queue they share, and small batches are 5% slower (docs/performance.md).
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError
