@@ -90,6 +90,19 @@ class LocalEngine:
             )
             trained += self._collect(center, outcome, mean, kept)
             records[center.name] = outcome.record
+        return self._close(before, mean, trained, kept, records, absent)
+
+    def _close(
+        self,
+        before: State,
+        mean: RunningMean,
+        trained: int,
+        kept: dict[str, Tensors],
+        records: dict[str, Record],
+        absent: Collection[str],
+    ) -> tuple[State, Record]:
+        """A round after its centers: averaging (C), the reference center (A), statistics, test."""
+        number = before.round + 1
         weights, loss = before.weights, None
         reference = self.federation.reference
         self.on_center(number, reference.name)
