@@ -1,10 +1,10 @@
 """The engine at the coordinating site: the local engine's rounds, with the centers on other machines.
 
 The reference center trains here. What a round asks of another center goes through `Roll`; the answers are
-averaged in the order of the names, in the arithmetic of the local engine, so the result is the same to the bit.
+averaged in the order of the names, in the local engine's arithmetic, so the result is the same to the bit.
 
-What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), and what its
-own config allows it to send of its memory (M-hat).
+What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), and what
+its own config allows it to send of its memory (M-hat).
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ class FlowerEngine(LocalEngine):
             )
         if facts.get("model") != self._shape:
             return (
-                f"model '{self.plan.config.model.backbone}' has other weights there than here (names, shapes or "
-                "types); the same code must be installed"
+                f"model '{self.plan.config.model.backbone}' has other weights there than here (names, "
+                "shapes or types); the same code must be installed"
             )
         if facts.get("images") != list(self.plan.image_shape):
             return f"its images have shape {facts.get('images')}, expected {list(self.plan.image_shape)}"
         self._shares[name] = bool(facts.get("shares"))
         if getattr(self.method, "average", False) and not self._shares[name]:
             return (
-                "method.average needs its estimated correspondence, which its center.toml does not let out; set "
-                "share_correspondence = true there, or method.average = false here"
+                "method.average needs its estimated correspondence, which its center.toml does not let out; "
+                "set share_correspondence = true there, or method.average = false here"
             )
         return ""
 
@@ -131,7 +131,7 @@ class FlowerEngine(LocalEngine):
                     trained += added
                     records[name] = record
                     losses = losses or record.get("losses", {})
-                    if record.get("losses", losses).keys() != losses.keys():
+                    if "losses" in record and record["losses"].keys() != losses.keys():
                         del record["losses"]  # they are averaged by name
                 except (_LeftOut, FedmtError) as error:
                     failed[name] = str(error)
@@ -151,8 +151,8 @@ class FlowerEngine(LocalEngine):
             reasons = "; ".join(f"'{name}': {why}" for name, why in failed.items())
             raise FedmtError(
                 f"Round {number}: {answered} of {asked} centers answered, and deployment.min_centers is "
-                f"{self.deployment.min_centers} ({reasons}). Every finished round is saved: start the run again "
-                "to go on."
+                f"{self.deployment.min_centers} ({reasons}). Every finished round is saved: start the run "
+                "again to go on."
             )
 
     def _messages(self, before: State, number: int, centers: Collection[Center]) -> dict[str, Any]:

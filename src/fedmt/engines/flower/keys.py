@@ -1,4 +1,6 @@
-"""A throw-away certificate authority and keys, to try a deployment: `python -m fedmt.engines.flower.keys OUT`.
+"""A throw-away certificate authority and keys, to try a deployment.
+
+    python -m fedmt.engines.flower.keys OUT --host 127.0.0.1 --center Berlin --center Lyon
 
     ca.crt                          the authority: every machine gets it
     server.pem, server.key          the SuperLink's certificate and key: the coordinator alone

@@ -107,6 +107,7 @@ class CenterSettings:
         found = {c.name: c for c in federation.centers}
         if self.file.name not in found:
             raise FedmtError(
-                f"{self.where}: no center '{self.file.name}' in {self.file.federation}; it has {listed(found)}."
+                f"{self.where}: no center '{self.file.name}' in {self.file.federation}; it has "
+                f"{listed(found)}."
             )
         return found[self.file.name]
