@@ -84,8 +84,8 @@ def check(message: Message, context: Context) -> Message:
     """Before round 1: what this center is, for the coordinator to compare with what it expects."""
     try:
         task = open_task(message, context)
-    except FedmtError as error:
-        log.error("%s", error)
+    except Exception as error:
+        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
         return _answer(message, {"center": None, "problem": "its center.toml has a problem"})
     file = task.settings.file
     facts: dict[str, Any] = {"version": fedmt.__version__, "shares": file.share_correspondence}
@@ -99,8 +99,8 @@ def check(message: Message, context: Context) -> Message:
                 center = task.settings.center(plan)
                 _site(task, plan)
                 facts["images"] = list(center.images.shape[1:])
-    except FedmtError as error:
-        log.error("%s", error)
+    except Exception as error:
+        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
         facts["problem"] = "its data or its center.toml has a problem, which its own log names"
     return _reply(task, facts)
 
@@ -126,7 +126,7 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
         log.error("%s", error)
         return _reply(task, {"problem": str(error)})
     except Exception as error:
-        log.exception("%s", error)
+        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
         return _reply(task, {"problem": "it failed; its own log says why"})
 
 

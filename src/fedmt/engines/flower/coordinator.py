@@ -172,17 +172,16 @@ class FlowerEngine(LocalEngine):
             known = before.kept.get(name, {})
             accepted = int(known["accepted"]) if "accepted" in known else None
             # A center's own layers come from it, once it has some; the first time, from here.
-            names = self._travels(center) | (self.site.local if accepted is None else frozenset())
-            names -= self._foreign(center)
-            holds = name in self._holds
-            model = {
-                k: v for k, v in before.weights.items() if k in names and not (holds and self._same(k, v))
-            }
+            travels = self._travels(center)
+            names = travels if accepted is not None else travels | (self.site.local - self._foreign(center))
+            held = travels if name in self._holds else frozenset()
+            changed = (k for k in names if not (k in held and self._same(k, before.weights[k])))
+            model = {k: before.weights[k] for k in changed}
             tensors = {"weights": packed_bytes("weights", model)}
             server = {
                 k: v
                 for k, v in self.strategy.broadcast(before.server).items()
-                if k.partition(":")[2] in self._travels(center)
+                if k.partition(":")[2] in travels
             }
             if server:
                 tensors["server"] = packed_bytes("server", server)
