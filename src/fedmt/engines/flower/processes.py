@@ -7,6 +7,7 @@ started is ended, and nothing else.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -86,6 +87,7 @@ class Started:
                 env=dict(environment),
                 cwd=folder,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     @property
@@ -114,6 +116,12 @@ class Started:
             time.sleep(0.1)
         end([pid for pid in started if alive(pid)], signal.SIGKILL)
         self.process.wait()
+
+
+def end_with_parent() -> None:
+    """In a new process: it shall end when the one that started it does, however that ends (Linux)."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def family(pid: int) -> list[int]:
@@ -173,6 +181,7 @@ class Deployment:
             "PATH": programs,
         }
         self._stack = ExitStack()
+        self.started: list[Started] = []
         self.superlink: Started | None = None
 
     def __enter__(self) -> Deployment:
@@ -186,6 +195,7 @@ class Deployment:
     def start(self, name: str, command: Sequence[str]) -> Started:
         started = Started(command, self.folder / f"{name}.log", self.environment, self.folder)
         self._stack.callback(started.stop)
+        self.started.append(started)
         return started
 
     def start_superlink(self, patience: float = 60.0) -> Started:

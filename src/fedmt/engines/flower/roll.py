@@ -138,7 +138,8 @@ class Roll:
         sent: dict[str, str | None] = {}
         for name in sorted(contents):
             if name in self.nodes:
-                sent[name] = self._push(kind, self.nodes[name], contents[name], timeout, str(round))
+                # An answer that is here in time must outlast the wait for the names before it.
+                sent[name] = self._push(kind, self.nodes[name], contents[name], 2 * timeout + 60, str(round))
         for name in sorted(contents):
             if name not in self.nodes:
                 yield name, Answer(problem="it is not connected")
