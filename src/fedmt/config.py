@@ -138,6 +138,12 @@ class Config(Section):
             self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary, at_hand
         )
 
+    def starting_model(self, federation: Federation) -> Classifier:
+        """The model at a run's starting weights, which follow from the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self.build_model(federation)
+
     def build_model(self, federation: Federation) -> Classifier:
         """The K-class model at its starting weights."""
         channels = federation.image_shape[0]

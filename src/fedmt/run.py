@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 
 import fedmt
-from fedmt.backbones import Classifier
 from fedmt.config import Config, dump_config
 from fedmt.data.center import Federation
 from fedmt.engines.device import pick_device
@@ -110,19 +109,12 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
     return LocalEngine(
         federation,
         config.build_method(),
-        starting_model(config, federation),
+        config.starting_model(federation),
         config.seed,
         device,
         precision=config.precision,
         strategy=config.build_strategy(),
     )
-
-
-def starting_model(config: Config, federation: Federation) -> Classifier:
-    """The model at a run's starting weights, which follow from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return config.build_model(federation)
 
 
 def _finish_round(

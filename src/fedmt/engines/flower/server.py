@@ -22,7 +22,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.errors import FedmtError
 from fedmt.progress import round_line
-from fedmt.run import run_engine, starting_model
+from fedmt.run import run_engine
 from fedmt.runs.folder import write_atomically
 
 log = logging.getLogger("flwr")
@@ -45,7 +45,7 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
     engine = FlowerEngine(
         federation,
         config.build_method(),
-        starting_model(config, federation),
+        config.starting_model(federation),
         config.seed,
         pick_device(config.device),
         precision=config.precision,
