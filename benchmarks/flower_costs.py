@@ -4,7 +4,7 @@
 
 ResNet-18 (11.2 M parameters) and a handful of images at each center, so that nearly all of a round is
 overhead. A proxy between each SuperNode and the SuperLink counts the bytes of its connections, all of them:
-HTTP, heartbeats and polling too. Overhead is the round's time less the local engine's for the same round. Peak
+HTTP, heartbeats and polling too. Overhead is the time of a round less the local engine's for the same. Peak
 memory is the largest of each process's own high-water marks (VmHWM), sampled while they run.
 
 FIGURES
@@ -13,6 +13,7 @@ FIGURES
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import socket
@@ -92,10 +93,8 @@ class Proxy:
             pass
         finally:
             for side in (source, target):
-                try:
+                with contextlib.suppress(OSError):
                     side.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
 
 
 class Memory:

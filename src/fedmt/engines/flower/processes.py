@@ -198,11 +198,16 @@ class Deployment:
         self.started.append(started)
         return started
 
-    def start_superlink(self, patience: float = 60.0) -> Started:
-        """Its state is in a file: nodes stay registered when it is killed and started again."""
+    def start_superlink(self, simulation: bool = False, patience: float = 90.0) -> Started:
+        """Its state is in a file: nodes stay registered when it is killed and started again.
+
+        simulation: it runs the centers itself, on Flower's simulation engine; there are no SuperNodes.
+        """
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
         command += ["--database", str(self.folder / "superlink.db")]
         command += ["--disable-runtime-dependency-installation"]
+        if simulation:
+            command += ["--simulation"]
         if self.keys is None:
             command += ["--insecure"]
         else:
@@ -262,7 +267,10 @@ class Deployment:
         if done.returncode:
             raise RuntimeError(f"'{name}' could not be registered:\n{done.stdout}{done.stderr}")
 
-    def start_run(self, app: Path, federation: Path, out: Path, name: str = "run") -> Started:
-        """`flwr run`, which follows the run's log and ends with it."""
+    def start_run(
+        self, app: Path, federation: Path, out: Path, name: str = "run", more: Sequence[str] = ()
+    ) -> Started:
+        """`flwr run`, which follows the run's log and ends with it. more: further options of it."""
         settings = f'federation="{federation}" out="{out}"'
-        return self.start(name, ["flwr", "run", str(app), "here", "--stream", "--run-config", settings])
+        command = ["flwr", "run", str(app), "here", "--stream", "--run-config", settings, *more]
+        return self.start(name, command)
