@@ -507,3 +507,12 @@ def test_a_dump_spells_out_the_defaults(load):
     dumped = dump_config(load(BENCHMARK))
     for part in ('estimator = "em"', "momentum = 0.5", "cutout = 0.5", 'split = "iid"'):
         assert part in dumped
+
+
+def test_how_long_to_wait_may_change_when_a_run_goes_on(load):
+    """What travels may not: it is in the dump, which a run that goes on must agree with."""
+    plain = dump_config(load(BENCHMARK))
+    patient = load(BENCHMARK + "\n[deployment]\nmin_centers = 2\nwait = 5\ntimeout = 7\n")
+    assert patient.deployment is not None and patient.deployment.timeout == 7
+    assert dump_config(patient) == plain
+    assert 'wire = "bfloat16"' in dump_config(load(BENCHMARK + '\n[deployment]\nwire = "bfloat16"\n'))

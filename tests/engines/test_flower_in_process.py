@@ -21,6 +21,7 @@ from fedmt.config import load_config
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import wire
+from fedmt.engines.flower.memory import Memory
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.errors import FedmtError
@@ -527,3 +528,45 @@ def test_a_node_that_comes_back(make, tmp_path) -> None:
     run(load_config(path), tmp_path / "local")
     assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
     assert {node for kind, node, *_ in grid.seen if kind == "train"} == {101, 102, 103, 104, 202}
+
+
+# -- a center's own file ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('space = "department"', 'spce = "department"', "unknown key 'spce'. Did you mean 'space'?"),
+        ('space = "department"', 'space = "shelf"', "space 'shelf' is not in [spaces]"),
+        ('[data]\nsource = "npz"\npath = "center-1.npz"\n', "", "expected either [data] or `federation`"),
+        ('state = "state-1"\n', "", "'state' is missing"),
+        ('"npz"', '"nzp"', "data.source"),
+    ],
+)
+def test_mistakes_in_a_center_file(tmp_path, old, new, said) -> None:
+    path = tmp_path / "center.toml"
+    text = DATA.format(classes='["a", "b"]')
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(FedmtError) as error:
+        CenterSettings.read(path)
+    assert said in str(error.value) and str(path) in str(error.value)
+
+
+def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:
+    memory = Memory(tmp_path, "ab" * 8, "Berlin")
+    for number in range(1, 7):
+        memory.save(number, {"correspondence": torch.full((2, 3), float(number))}, keep_from=number - 3)
+    assert memory.load(None) == {}
+    assert memory.load(6)["correspondence"][0, 0] == 6
+    kept = sorted(p.name for p in memory.folder.iterdir())
+    assert kept == [f"round-00000{n}.safetensors" for n in (3, 4, 5, 6)]  # as far back as may be asked for
+    with pytest.raises(FedmtError, match="what it kept of round 2 is gone"):
+        memory.load(2)
+    with pytest.raises(FedmtError, match="of another center, run or round"):
+        Memory(tmp_path, "ab" * 8, "Lyon").load(6)
+    (memory.folder / "round-000006.safetensors").write_bytes(b"cut")
+    with pytest.raises(FedmtError, match="is damaged"):
+        memory.load(6)
+    with pytest.raises(FedmtError, match="not the name of a run"):
+        Memory(tmp_path, "../../etc", "Berlin")

@@ -5,6 +5,8 @@ tiny data; `test_flower_in_process.py` has the many combinations. Whatever is st
 """
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +54,8 @@ wait = 120
 timeout = {timeout}
 """
 
+HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals"
+
 TWO = "department = 1, layer = 1"
 THREE = "department = 2, layer = 1"
 
@@ -80,7 +84,7 @@ def train(message, context):
     reply = center.train(message, context)
     said, update = wire.facts_of(reply.content), wire.tensors_of(reply.content, "update")
     if fault == "late":
-        time.sleep(50)
+        time.sleep(35)
     elif fault == "NaN":
         update = {k: v * float("nan") for k, v in update.items()}
     elif fault == "shapes":
@@ -148,22 +152,56 @@ def deployment(tmp_path_factory) -> Iterator[Deployment]:
 
 
 SAME = {
-    "FedMT (T)": ('name = "fedmt"\nxi = 0.3', "", "static-reference"),
-    "FedRep": ('name = "fedrep"', "", "static-reference"),
-    "SCAFFOLD": ('name = "fedmt"\nxi = 0.3', 'name = "scaffold"', "running"),
+    "FedMT (T)": {"method": 'name = "fedmt"\nxi = 0.3'},
+    "FedRep": {"method": 'name = "fedrep"'},
+    "SCAFFOLD": {
+        "method": 'name = "fedmt"\nxi = 0.3',
+        "aggregation": 'name = "scaffold"',
+        "batch_norm": "running",
+    },
 }
 
 
+def key(name: str) -> str:
+    return name.lower().replace(" ", "-").replace("(", "").replace(")", "")
+
+
+@pytest.fixture(scope="module")
+def side_by_side(deployment) -> dict[str, Started]:
+    """Several runs at once on the same nodes, which is quicker; they know nothing of each other."""
+    folder = deployment.folder
+    started = {}
+    for name, options in SAME.items():
+        federation = write_config(folder / f"{key(name)}.toml", **options)
+        started[name] = deployment.start_run(
+            folder / "app", federation, folder / key(name), f"run-{key(name)}"
+        )
+    # The nodes' centers label by department and by layer; this federation says otherwise.
+    federation = write_config(folder / "mismatch.toml", 'name = "fedmt"', spaces="layer = 1, department = 1")
+    started["mismatch"] = deployment.start_run(
+        folder / "app", federation, folder / "mismatch", "run-mismatch"
+    )
+    return started
+
+
 @pytest.mark.parametrize("name", SAME)
-def test_same_result(deployment, name) -> None:
+def test_same_result(deployment, side_by_side, name) -> None:
     """The local engine and Flower end in the same weights, to the bit."""
     folder = deployment.folder
-    key = name.replace(" ", "").lower()
-    federation = write_config(folder / f"{key}.toml", *SAME[name])
-    run(load_config(federation), folder / f"{key}-local")
-    said = finished(deployment.start_run(folder / "app", federation, folder / key, f"run-{key}"))
-    assert (folder / key / "summary.json").exists(), said
-    assert_same(folder / key, folder / f"{key}-local")
+    said = finished(side_by_side[name])
+    assert (folder / key(name) / "summary.json").exists(), said
+    run(load_config(folder / f"{key(name)}.toml"), folder / f"{key(name)}-local")
+    assert_same(folder / key(name), folder / f"{key(name)}-local")
+
+
+def test_a_mismatch_stops_the_run(deployment, side_by_side) -> None:
+    said = finished(side_by_side["mismatch"])
+    reasons = (
+        "Center 'center-1': it labels in 'department', but the federation's config says 'layer'",
+        "Center 'center-2': it labels in 'layer', but the federation's config says 'department'",
+    )
+    assert any(reason in said for reason in reasons), said
+    assert RunFolder(deployment.folder / "mismatch").load() is None
 
 
 def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
@@ -185,18 +223,6 @@ def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
     assert_same(folder / "killed", folder / "killed-local")
 
 
-def test_a_mismatch_stops_the_run(deployment) -> None:
-    """The nodes' centers label by department and by layer; this federation says otherwise."""
-    folder = deployment.folder
-    federation = write_config(folder / "mismatch.toml", 'name = "fedmt"', spaces="layer = 1, department = 1")
-    said = finished(deployment.start_run(folder / "app", federation, folder / "mismatch", "run-mismatch"))
-    assert (
-        "Center 'center-1': it labels in 'department', but the federation's config says 'layer'" in said
-        or ("Center 'center-2': it labels in 'layer', but the federation's config says 'department'" in said)
-    )
-    assert RunFolder(folder / "mismatch").load() is None
-
-
 def test_faults(deployment) -> None:
     """Each is left out of its round, named, and welcomed back: NaN, wrong shapes, a node that is killed while
     it trains, a late answer, an answer for an unknown run."""
@@ -204,7 +230,7 @@ def test_faults(deployment) -> None:
     app = write_app(folder / "faulty-app", "faulty-app", center="faulty:app")
     (app / "faulty.py").write_text(FAULTY_APP)
     method = 'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"'
-    federation = write_config(folder / "faults.toml", method, spaces=THREE, timeout=45)
+    federation = write_config(folder / "faults.toml", method, spaces=THREE, timeout=30)
     for number in (1, 2, 3):
         write_center(folder, number, federation)
     faults = {
@@ -241,47 +267,78 @@ def test_faults(deployment) -> None:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory) -> Iterator[Deployment]:
+def nodes(tmp_path_factory) -> Iterator[dict[str, Started]]:
+    """Nodes of all kinds at a SuperLink with TLS and node authentication, started together."""
     folder = tmp_path_factory.mktemp("secured")
-    make_keys(folder / "keys", ["127.0.0.1"], ["known", "unknown"])
-    make_keys(folder / "other-keys", ["127.0.0.1"], ["known"])
-    (folder / "center.toml").write_text('name = "known"\nstate = "state"\nfederation = "none.toml"\n')
-    with Deployment(folder, folder / "keys") as running:
+    keys = folder / "keys"
+    make_keys(keys, ["127.0.0.1"], ["known", "unknown"])
+    make_keys(folder / "other-keys", ["127.0.0.1"], [])
+    center = folder / "center.toml"
+    center.write_text('name = "known"\nstate = "state"\nfederation = "none.toml"\n')
+    with Deployment(folder, keys) as running:
         running.start_superlink()
         running.register("known")
-        yield running
+        wrong = folder / "other-keys" / "ca.crt"
+        yield {
+            "registered": running.start_supernode("known", center),
+            "unregistered": running.start_supernode("unknown", center),
+            "wrong authority": running.start_supernode("wrong", center, keys / "known", wrong),
+            "plain text": running.start_supernode("plain", center, insecure=True),
+        }
 
 
-def refused(node: Started, *words: str) -> None:
-    """It ends by itself, or keeps being turned away; either way no node."""
-    until(
-        lambda: not node.running or any(w in node.output() for w in words), f"a refusal:\n{node.output()}", 60
-    )
-    assert any(w in node.output() for w in words), node.output()
+def test_a_registered_node_is_let_in(nodes) -> None:
+    node = nodes["registered"]
+    until(lambda: "SuperNode ID" in node.output() or not node.running, "the node", 90)
+    assert "SuperNode ID" in node.output(), node.output()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("unregistered", "Failed to initialize the connection"),
+        ("wrong authority", "SSL/TLS handshake error"),
+        ("plain text", "Connection attempt failed"),
+    ],
+)
+def test_others_are_refused(nodes, kind, words) -> None:
+    """An unregistered key, a certificate of another authority and plain text: no node comes of them."""
+    node = nodes[kind]
+    until(lambda: words in node.output() or not node.running, "a refusal", 90)
+    assert words in node.output(), node.output()
     assert "SuperNode ID" not in node.output()
-    node.stop(3)
 
 
-def test_a_registered_node_is_let_in(secured) -> None:
-    node = secured.start_supernode("known", secured.folder / "center.toml")
-    until(lambda: "SuperNode ID" in node.output() or not node.running, "the node", 60)
-    assert "SuperNode ID" in node.output()
-    node.stop(3)
+# -- Flower's simulation, and the example --------------------------------------------------------------
 
 
-def test_an_unregistered_node_is_refused(secured) -> None:
-    node = secured.start_supernode("unknown", secured.folder / "center.toml")
-    refused(node, "Failed to initialize the connection")
+def test_simulation(tmp_path) -> None:
+    """`flwr run` on Flower's simulation engine: the same weights again."""
+    federation = write_config(tmp_path / "federation.toml", 'name = "fedmt"\nxi = 0.3', batch_norm="static")
+    run(load_config(federation), tmp_path / "local")
+    with Deployment(tmp_path) as running:
+        running.start_superlink(simulation=True)
+        options = ["--federation-config", "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=2"]
+        app, out = write_app(tmp_path / "app"), tmp_path / "runs" / "simulated"
+        said = finished(running.start_run(app, federation, out, more=options))
+    assert (out / "summary.json").exists(), said
+    assert_same(out, tmp_path / "local")
 
 
-def test_a_wrong_authority_is_refused(secured) -> None:
-    wrong = secured.folder / "other-keys" / "ca.crt"
-    node = secured.start_supernode(
-        "known-2", secured.folder / "center.toml", key=secured.keys / "known", authority=wrong
-    )
-    refused(node, "SSL/TLS handshake error", "certificate verify failed")
-
-
-def test_plain_text_is_refused(secured) -> None:
-    node = secured.start_supernode("plain", secured.folder / "center.toml", insecure=True)
-    refused(node, "Connection attempt failed", "Failed to initialize the connection")
+def test_the_hospitals(tmp_path) -> None:
+    """The tutorial of docs/deployment.md, with TLS, node authentication and data of the centers' own."""
+    demo = [sys.executable, str(HOSPITALS / "demo.py"), "--out", str(tmp_path / "out"), "--rounds", "1"]
+    done = subprocess.run(demo, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("garment", "department", "layer", "Everything that was started has ended."):
+        assert word in done.stdout
+    metrics = RunFolder(tmp_path / "out" / "coordinator" / "run").metrics()
+    assert [m["round"] for m in metrics] == [0, 1]
+    centers = metrics[1]["centers"]
+    assert set(centers) == {"Berlin", "Lyon", "Oslo"} and not any("left_out" in c for c in centers.values())
+    assert "losses" in centers["Oslo"] and "losses" not in centers["Berlin"]  # what each allows
+    # What a center keeps is with it, and M-hat is with the coordinator where it was let out.
+    assert list((tmp_path / "out" / "lyon" / "state").rglob("round-000001.safetensors"))
+    state = RunFolder(tmp_path / "out" / "coordinator" / "run").load()
+    assert state is not None
+    assert "correspondence" in state.kept["Oslo"] and "correspondence" not in state.kept["Lyon"]

@@ -28,6 +28,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 """What every process of Flower is started with: nothing calls out, nothing is installed, little is waited."""
 
