@@ -21,7 +21,7 @@ import fedmt
 from fedmt.aggregation import unpacked
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower import wire
-from fedmt.engines.flower.memory import Memory, Unable
+from fedmt.engines.flower.memory import Lost, Memory, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.settings import CenterFile, CenterSettings
 from fedmt.engines.site import Outcome, Site
@@ -124,7 +124,7 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
         return work(task)
     except Unable as error:
         log.error("%s", error)
-        return _reply(task, {"problem": str(error)})
+        return _reply(task, {"problem": str(error), "lost": isinstance(error, Lost)})
     except Exception as error:
         log.error("%s", error, exc_info=not isinstance(error, FedmtError))
         return _reply(task, {"problem": "it failed; its own log says why"})

@@ -3,8 +3,8 @@
 The reference center trains here. What a round asks of another center goes through `Roll`; the answers are
 averaged in the order of the names, in the local engine's arithmetic, so the result is the same to the bit.
 
-What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), and what
-its own config allows it to send of its memory (M-hat).
+What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), whether it
+has local layers of its own (`layers`), and what its config allows it to send of its memory (M-hat).
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class FlowerEngine(LocalEngine):
         self._sent: Weights = {}
         self._holds: dict[str, str] = {}
         """By center, the label under which it holds the model `_sent`: what is as there need not go again."""
+        self._unmeasured: dict[str, str] = {}
 
     def connect(self, run: str) -> None:
         """Calls the roll; raises with a center's name and the reason where one does not fit."""
@@ -137,10 +138,9 @@ class FlowerEngine(LocalEngine):
                     failed[name] = str(error)
                     records[name] = {"left_out": str(error)}
                     log.warning("Round %s: center '%s' is left out: %s.", number, name, error)
-                    if answer.facts.get("problem"):
-                        # It says so itself: it begins anew from what it is sent next.
-                        kept.pop(name, None)
-                        self._holds.pop(name, None)
+                    self._holds.pop(name, None)
+                    if answer.facts.get("lost"):
+                        kept.pop(name, None)  # it begins anew from what it is sent next
             self._enough(number, len(present), failed)
         records = {name: records[name] for name in sorted(records)}
         return self._close(before, mean, trained, kept, records, {**absent, **failed})
@@ -173,7 +173,8 @@ class FlowerEngine(LocalEngine):
             accepted = int(known["accepted"]) if "accepted" in known else None
             # A center's own layers come from it, once it has some; the first time, from here.
             travels = self._travels(center)
-            names = travels if accepted is not None else travels | (self.site.local - self._foreign(center))
+            first = self.site.local - self._foreign(center) if "layers" not in known else frozenset()
+            names = travels | first
             held = travels if name in self._holds else frozenset()
             changed = (k for k in names if not (k in held and self._same(k, before.weights[k])))
             model = {k: before.weights[k] for k in changed}
@@ -233,7 +234,10 @@ class FlowerEngine(LocalEngine):
                 added = mean.add({k: v.to(self.device) for k, v in update.items()}, weight)
             if not added:
                 raise _LeftOut("its update has NaN or Inf in it")
-        kept[center.name] = {"accepted": torch.tensor(number), **shared}
+        memory: dict[str, Tensor] = {"accepted": torch.tensor(number), **shared}
+        if added or "layers" in kept.get(center.name, {}):
+            memory["layers"] = torch.tensor(1)  # it has trained, so it has its own
+        kept[center.name] = memory
         return added, record
 
     def _shared(self, center: Center, found: Weights) -> Weights:
@@ -279,11 +283,16 @@ class FlowerEngine(LocalEngine):
             parts += self._measured({k: v.cpu() for k, v in weights.items()}, present)
             self.trainer.set_statistics(static_bn.pool(parts))
 
+    def _record(self, state: State, reference_loss: float | None, centers: dict[str, Record]) -> Record:
+        for name, why in self._unmeasured.items():
+            centers.setdefault(name, {})["left_out_of_statistics"] = why
+        return super()._record(state, reference_loss, centers)
+
     def _measured(
         self, weights: Weights, centers: Collection[Center]
     ) -> list[tuple[float, static_bn.Statistics]]:
         """Each center's number of samples and statistics of the model, in the order of the names."""
-        self._sent, self._holds = weights, {}
+        self._sent, self._holds, self._unmeasured = weights, {}, {}
         expected = {k: v.shape for k, v in weights.items() if k.endswith((".running_mean", ".running_var"))}
         made: dict[frozenset[str], bytes] = {}
         labels, messages = {}, {}
@@ -312,6 +321,7 @@ class FlowerEngine(LocalEngine):
                 parts.append((_samples(answer.facts), {k: v.to(self.device) for k, v in found.items()}))
                 self._holds[name] = labels[name]
             except (_LeftOut, FedmtError) as error:
+                self._unmeasured[name] = str(error)
                 log.warning(
                     "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, error
                 )

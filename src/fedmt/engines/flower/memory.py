@@ -29,6 +29,10 @@ class Unable(FedmtError):
     """Why a center cannot do its part, in words that may leave it: no file, no label, no path."""
 
 
+class Lost(Unable):
+    """What the center kept is gone or damaged: it has to begin anew."""
+
+
 class Memory:
     """Of one center in one run."""
 
@@ -44,7 +48,7 @@ class Memory:
             return {}
         path = self._path(round)
         if not path.exists():
-            raise Unable(f"what it kept of round {round} is gone from its state folder")
+            raise Lost(f"what it kept of round {round} is gone from its state folder")
         return self._read(path, str(round))
 
     def save(self, round: int, kept: Mapping[str, Tensor], keep_from: int) -> None:
@@ -64,7 +68,7 @@ class Memory:
     def received(self, label: str) -> Tensors:
         path = self.folder / "received.safetensors"
         if not path.exists():
-            raise Unable("the model it was to have received before is gone from its state folder")
+            raise Lost("the model it was to have received before is gone from its state folder")
         return self._read(path, label)
 
     def _path(self, round: int) -> Path:
@@ -83,8 +87,8 @@ class Memory:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
         except (SafetensorError, OSError, ValueError):
-            raise Unable(f"{path.name} of its state folder is damaged") from None
+            raise Lost(f"{path.name} of its state folder is damaged") from None
         expected = {"run": self.folder.name, "center": self.center, "label": label}
         if metadata != expected:
-            raise Unable(f"{path.name} of its state folder is of another center, run or round")
+            raise Lost(f"{path.name} of its state folder is of another center, run or round")
         return tensors

@@ -140,7 +140,13 @@ class Roll:
             if name in self.nodes:
                 # An answer that is here in time must outlast the wait for the names before it.
                 sent[name] = self._push(kind, self.nodes[name], contents[name], 2 * timeout + 60, str(round))
-        for name in sorted(contents):
+        # The messages are in the SuperLink now, and need not stay in memory here.
+        return self._answers(sorted(contents), sent, round, deadline, timeout)
+
+    def _answers(
+        self, names: list[str], sent: Mapping[str, str | None], round: int, deadline: float, timeout: float
+    ) -> Iterator[tuple[str, Answer]]:
+        for name in names:
             if name not in self.nodes:
                 yield name, Answer(problem="it is not connected")
             elif (identifier := sent[name]) is None:
