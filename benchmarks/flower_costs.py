@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import platform
 import socket
 import statistics
@@ -116,6 +117,18 @@ class Memory:
             self.peak[kind] = max(mark, self.peak.get(kind, 0.0))
 
 
+def cpu_seconds(deployment: Deployment) -> float:
+    """Of all that was started, and of their children that have ended: other users' load does not count."""
+    ticks = 0
+    for pid in {pid for started in deployment.started for pid in family(started.process.pid)}:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])  # utime, stime, and those of ended children
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def measure(centers: int, rounds: int, wire: str, batch_norm: str, folder: Path) -> dict[str, object]:
     federation = folder / "federation.toml"
     federation.write_text(CONFIG.format(centers=centers, rounds=rounds, wire=wire, batch_norm=batch_norm))
@@ -137,10 +150,12 @@ def measure(centers: int, rounds: int, wire: str, batch_norm: str, folder: Path)
         memory = Memory(deployment)
         started = deployment.start_run(app, federation, out)
         counts: list[list[tuple[int, int]]] = []
+        spent: list[float] = []
         while started.running:
             done = len(RunFolder(out).metrics()) if out.exists() else 0
             while len(counts) < done:
                 counts.append([(p.sent, p.received) for p in proxies])
+                spent.append(cpu_seconds(deployment))
             memory.sample()
             time.sleep(0.2)
         if not (out / "summary.json").exists():
@@ -165,6 +180,8 @@ def measure(centers: int, rounds: int, wire: str, batch_norm: str, folder: Path)
         "seconds a round": [round(s, 1) for s in total],
         "local engine, seconds a round": [round(s, 2) for s in local],
         "overhead, seconds a round (median)": round(statistics.median(total) - statistics.median(local), 1),
+        "CPU seconds a round, all processes": round((spent[-1] - spent[0]) / rounds, 1),
+        "load of the machine (1, 5, 15 minutes)": os.getloadavg(),
         "peak memory MiB": {k: round(v) for k, v in sorted(memory.peak.items())},
         "versions": {
             "fedmt": fedmt.__version__,

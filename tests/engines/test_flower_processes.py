@@ -50,7 +50,7 @@ per_class = 2
 samples = 20
 test_samples = 50
 [deployment]
-wait = 120
+wait = 300
 timeout = {timeout}
 """
 
@@ -97,7 +97,7 @@ def train(message, context):
 
 def write_config(
     path: Path, method: str, aggregation: str = "", batch_norm: str = "static-reference", spaces: str = TWO,
-    timeout: int = 120,
+    timeout: int = 300,
 ) -> Path:  # fmt: skip
     path.write_text(
         CONFIG.format(

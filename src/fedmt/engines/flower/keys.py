@@ -33,6 +33,8 @@ Key = ec.EllipticCurvePrivateKey
 
 def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> None:
     """hosts: names or addresses by which the centers reach the SuperLink."""
+    # Its own processes reach the SuperLink on loopback.
+    hosts = list(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
     out.mkdir(parents=True, exist_ok=True)
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmt throw-away authority")])
@@ -120,10 +122,10 @@ def _write_private(path: Path, key: Key, form: serialization.PrivateFormat) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description="A throw-away authority and keys, to try a deployment.")
     parser.add_argument("out", type=Path, help="folder for the files")
-    parser.add_argument("--host", action="append", help="where the SuperLink is reached; may be repeated")
+    parser.add_argument("--host", action="append", default=[], help="of the SuperLink; may be repeated")
     parser.add_argument("--center", action="append", default=[], help="a center's name; may be repeated")
     given = parser.parse_args()
-    make_keys(given.out, given.host or ["127.0.0.1", "localhost"], given.center)
+    make_keys(given.out, given.host, given.center)
     print(f"Written to {given.out}, valid for {DAYS} days.")
 
 
