@@ -59,7 +59,7 @@ test_samples = 10
 [deployment]
 min_centers = {centers}
 wait = 600
-timeout = 900
+timeout = 300
 wire = "{wire}"
 """
 
@@ -129,14 +129,16 @@ def cpu_seconds(deployment: Deployment) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measure(centers: int, rounds: int, wire: str, batch_norm: str, folder: Path) -> dict[str, object]:
+def measure(
+    centers: int, rounds: int, wire: str, batch_norm: str, folder: Path, in_memory: Path
+) -> dict[str, object]:
     federation = folder / "federation.toml"
     federation.write_text(CONFIG.format(centers=centers, rounds=rounds, wire=wire, batch_norm=batch_norm))
     torch.set_num_threads(1)
     run(load_config(federation), folder / "local")
     local = [m["seconds"]["total"] for m in RunFolder(folder / "local").metrics()][1:]
     app, out = write_app(folder / "app"), folder / "run"
-    with Deployment(folder) as deployment:
+    with Deployment(folder, database=in_memory / "superlink.db") as deployment:
         deployment.start_superlink()
         proxies = []
         width = len(str(centers))
@@ -199,6 +201,8 @@ if __name__ == "__main__":
     parser.add_argument("--wire", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batch-norm", choices=("static", "static-reference"), default="static-reference")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        found = measure(given.centers, given.rounds, given.wire, given.batch_norm, Path(scratch))
+    shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=shared) as fast:
+        folder, in_memory = Path(scratch), Path(fast)
+        found = measure(given.centers, given.rounds, given.wire, given.batch_norm, folder, in_memory)
     print(json.dumps(found, indent=2))

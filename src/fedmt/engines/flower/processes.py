@@ -160,8 +160,11 @@ class Deployment:
     keys: a folder that `keys.make_keys` filled; without, all is in plain text: for tests of other things.
     """
 
-    def __init__(self, folder: Path, keys: Path | None = None, threads: int = 1) -> None:
+    def __init__(
+        self, folder: Path, keys: Path | None = None, threads: int = 1, database: Path | None = None
+    ) -> None:
         self.folder, self.keys = folder, keys
+        self.database = database or folder / "superlink.db"
         self.port = free_port()
         self.home = folder / ".flwr"
         self.home.mkdir(parents=True, exist_ok=True)
@@ -205,7 +208,7 @@ class Deployment:
         simulation: it runs the centers itself, on Flower's simulation engine; there are no SuperNodes.
         """
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
-        command += ["--database", str(self.folder / "superlink.db")]
+        command += ["--database", str(self.database)]
         command += ["--disable-runtime-dependency-installation"]
         if simulation:
             command += ["--simulation"]
