@@ -45,7 +45,7 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
         for name in CENTERS:
             machines.register(name)
             machines.start_supernode(name, out / name.lower() / "center.toml")
-        console.print(f"SuperNodes: {', '.join(CENTERS)}. Logs in {out}.")
+        console.print(f"SuperNodes: {', '.join(CENTERS)}. Logs in {out}.", soft_wrap=True)
         run = machines.start_run(HERE / "app", federation, folder)
         deadline = time.monotonic() + patience
         shown = 0
@@ -57,7 +57,7 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
             shown = len(lines)
         said = run.output()
     if not (folder / "summary.json").exists():
-        console.print(said, markup=False)
+        console.print(said, markup=False, soft_wrap=True)
         return False
     metrics = RunFolder(folder).metrics()
     table = Table(title="Test accuracy")
@@ -70,7 +70,7 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
         seconds = f"{record['seconds']['total']:.1f}"
         table.add_row(str(record["round"]), *accuracy, ", ".join(out_of_it) or "-", seconds)
     console.print(table)
-    console.print(f"Run folder: {folder}. Everything that was started has ended.")
+    console.print(f"Run folder: {folder}\nEverything that was started has ended.", soft_wrap=True)
     return json.loads((folder / "summary.json").read_text())["rounds"] == metrics[-1]["round"]
 
 
