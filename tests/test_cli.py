@@ -232,6 +232,18 @@ def test_check_shows_the_federation(invoke, folder):
     assert not (Path.cwd() / "runs").exists()
 
 
+def test_check_of_centers_on_other_machines(invoke, folder):
+    """The coordinator's file is checked with what is here; `run`, which would need all of it, is refused."""
+    config = folder / "federation.toml"
+    old = 'source = "manifest"\npath = "berlin.csv"'
+    config.write_text(config.read_text().replace(old, 'source = "remote"', 1))
+    status, out, err = invoke("check", config)
+    assert status == 0, err
+    assert re.search(r"berlin .* elsewhere .* triage \(3\)", out)
+    status, _, err = invoke("run", config, "--out", folder / "out")
+    assert status == 2 and "center 'berlin': its data stay on its own machine" in err
+
+
 def test_check_takes_overrides_and_says_what_is_missing(invoke, folder):
     status, out, _ = invoke(
         "check", folder / "federation.toml", "--set", "tests=[]", "--set", "training.rounds=7"
