@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test format clean
+.PHONY: quickstart test demo-deployment format clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/fedmt quickstart
@@ -14,6 +14,10 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# Three hospitals and a coordinator on this machine, over Flower with TLS (docs/deployment.md).
+demo-deployment: $(VENV)/.flower
+	$(BIN)/python examples/hospitals/demo.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -25,8 +29,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
+$(VENV)/.flower: $(VENV)/.installed
+	$(PIP) -e '.[flower]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.installed
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev,flower]'
 	@touch $@
 
 clean:

@@ -587,3 +587,12 @@ def test_a_strategy_that_is_set_on_the_command_line_is_blamed_there(error_of):
 def test_fedbn_with_running_batch_norm_is_taken(load):
     text = changed(with_aggregation('name = "fedbn"'), "rounds = 4", 'rounds = 4\nbatch_norm = "running"')
     assert load(text).build_strategy().keeps_batch_norm
+
+
+def test_how_long_to_wait_may_change_when_a_run_goes_on(load):
+    """What travels may not: it is in the dump, which a run that goes on must agree with."""
+    plain = dump_config(load(BENCHMARK))
+    patient = load(BENCHMARK + "\n[deployment]\nmin_centers = 2\nwait = 5\ntimeout = 7\n")
+    assert patient.deployment is not None and patient.deployment.timeout == 7
+    assert dump_config(patient) == plain
+    assert 'wire = "bfloat16"' in dump_config(load(BENCHMARK + '\n[deployment]\nwire = "bfloat16"\n'))

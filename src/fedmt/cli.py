@@ -71,7 +71,8 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     """Load everything, train nothing: the federation as a table, and every problem named."""
     settings = load_config(config, set_)
     device = pick_device(settings.device)
-    federation, notes = settings.build_federation()
+    remote = {c.name for c in settings.centers if c.source == "remote"}
+    federation, notes = settings.build_federation(at_hand=not remote)
     engine = build_engine(settings, federation, device)
     console = make_console()
     table = Table(
@@ -83,14 +84,14 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     rows += [(c, "") for c in federation.centers] + [(t, "test") for t in federation.tests]
     for center, role in rows:
         space = f"{center.space.name} ({len(center.space)})" if center.space else "no labels"
-        missing = "-"
-        if center.space is not None and center.labels is not None:
+        missing, samples = "-", f"{len(center):,}"
+        if remote and center in federation.centers:
+            samples = "elsewhere"
+        elif center.space is not None and center.labels is not None:
             found = set(center.labels.tolist())
             names = [c for i, c in enumerate(center.space) if i not in found]
             missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
-        table.add_row(
-            center.name, f"{len(center):,}", space, missing, role or _correspondence(center, engine.method)
-        )
+        table.add_row(center.name, samples, space, missing, role or _correspondence(center, engine.method))
     console.print(table)
     for note in notes:
         console.print(f"Note: {note}")

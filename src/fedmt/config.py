@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from fedmt.backbones.heads import add_heads
 from fedmt.config_errors import Origin, explain
 from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
-from fedmt.data.loading import Vocabulary, load_federation
+from fedmt.data.loading import Vocabulary, load_federation, outline
 from fedmt.data.specs import (
     BenchmarkSpec,
     CenterSpec,
@@ -68,6 +69,20 @@ class ModelSpec(Section):
     normalise: Literal["reference", "imagenet"] | None = None
 
 
+class DeploymentSpec(Section):
+    """Of a run over Flower, whose centers are on other machines; the local engine reads none of it.
+
+    min_centers: a round with fewer answers stops the run. wait: seconds for the centers to connect before the
+    first round. timeout: seconds for an answer; a later one is left out of its round. wire: how weight
+    matrices travel; 'bfloat16' is half the bytes, and not the same to the bit.
+    """
+
+    min_centers: int = Field(1, ge=1)
+    wait: float = Field(600.0, gt=0)
+    timeout: float = Field(3600.0, gt=0)
+    wire: Literal["float32", "bfloat16"] = "float32"
+
+
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`."""
 
@@ -90,6 +105,7 @@ class Config(Section):
     reference: ReferenceSpec | None = None
     centers: list[CenterSpec] = Field(default_factory=list)
     tests: list[TestSpec] = Field(default_factory=list)
+    deployment: DeploymentSpec | None = None
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
 
@@ -102,31 +118,45 @@ class Config(Section):
         """The aggregation strategy with its options."""
         return TypeAdapter(STRATEGIES[self.aggregation["name"]]).validate_python(_options(self.aggregation))
 
-    def build_federation(self) -> tuple[Federation, tuple[str, ...]]:
-        """The federation, and notes for the user."""
+    def build_federation(self, at_hand: bool = True) -> tuple[Federation, tuple[str, ...]]:
+        """The federation, and notes for the user.
+
+        at_hand: False where the centers' data are on other machines; a benchmark, which is one set, is read
+        all the same and forgotten.
+        """
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
         vocabulary = Vocabulary(spaces, self.correspondences, self._where)
         if self.benchmark is not None:
-            return load_benchmark(self.benchmark, self.images, vocabulary, self.seed, self.augmentation.flip)
+            whole, notes = load_benchmark(
+                self.benchmark, self.images, vocabulary, self.seed, self.augmentation.flip
+            )
+            if at_hand:
+                return whole, notes
+            known = [outline(c.name, whole.image_shape, c.space, c.correspondence) for c in whole.centers]
+            return replace(whole, centers=tuple(known)), notes
         assert self.wanted is not None and self.reference is not None
-        return load_federation(self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary)
+        return load_federation(
+            self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary, at_hand
+        )
+
+    def starting_model(self, federation: Federation) -> Classifier:
+        """The model at a run's starting weights, which follow from the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self.build_model(federation)
 
     def build_model(self, federation: Federation) -> Classifier:
         """The K-class model at its starting weights."""
-        channels, height, width = federation.image_shape
+        channels = federation.image_shape[0]
         spec = self.model
-        backbone = build(
-            spec.backbone, len(federation.wanted), channels, (height, width), spec.weights, spec.max_pool
-        )
         if (spec.normalise or ("imagenet" if spec.weights else "reference")) == "imagenet":
             mean, std = list(IMAGENET_MEAN), list(IMAGENET_STD)
             if channels == 1:
                 mean, std = [sum(mean) / 3], [sum(std) / 3]
         else:
             mean, std = pixel_statistics(federation.reference.images)
-        model = Classifier(backbone, mean, std)
-        if METHODS[self.method["name"]].heads:
-            add_heads(model, len(federation.wanted), [len(space) for space in federation.spaces[1:]])
+        sizes = [len(space) for space in federation.spaces]
+        model = self.build_network(federation.image_shape, sizes, spec.weights, mean, std)
         with torch.no_grad():
             found = tuple(model.eval()(federation.reference.images[:2].float() / 255).shape)
         expected = (min(2, len(federation.reference)), len(federation.wanted))
@@ -135,6 +165,26 @@ class Config(Section):
                 f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} images, "
                 f"expected {expected}: one for each class of '{federation.wanted.name}'."
             )
+        return model
+
+    def build_network(
+        self,
+        image_shape: tuple[int, int, int],
+        sizes: Sequence[int],
+        weights: Path | None = None,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+    ) -> Classifier:
+        """The network for label spaces of `sizes`, the wanted one first.
+
+        weights, mean, std: what it starts from; a center, which receives all of it, needs none of them.
+        """
+        channels, height, width = image_shape
+        spec = self.model
+        backbone = build(spec.backbone, sizes[0], channels, (height, width), weights, spec.max_pool)
+        model = Classifier(backbone, mean or [0.0] * channels, std or [1.0] * channels)
+        if METHODS[self.method["name"]].heads:
+            add_heads(model, sizes[0], sizes[1:])
         return model
 
 
@@ -199,6 +249,10 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
 def dump_config(config: Config) -> str:
     """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
     plain = _without_none(config.model_dump(mode="json"))
+    # How long to wait, and for how many, may change when a run goes on; what travels may not.
+    wire = plain.pop("deployment", {}).get("wire", "float32")
+    if wire != "float32":
+        plain["deployment"] = {"wire": wire}
     for table, built in (("method", config.build_method()), ("aggregation", config.build_strategy())):
         options = {key: getattr(built, key) for key in _option_names(type(built))}
         plain[table] = {"name": built.name, **options}

@@ -105,7 +105,7 @@ def round_line(record: Record, rounds: int) -> str:
         parts.append(f"{len(away)} absent")
     broken = [n for n, c in record["centers"].items() if "left_out" in c]
     if broken:
-        parts.append(f"left out, diverged: {', '.join(broken)}")
+        parts.append(f"left out: {', '.join(broken)}")
     parts.append(f"{record['seconds']['total']:.1f} s")
     return "  ".join(parts)
 

@@ -53,19 +53,30 @@ def run(
     With `resume` a run that was stopped or killed goes on from its last finished round, to the same
     weights; a finished one is left as it is.
     """
-    observer = observer or Silent()
     device = pick_device(config.device)
     if not resume:
         RunFolder(Path(out)).refuse_if_taken()
     # The data is read before the folder is made: bad data leaves nothing behind.
     federation, notes = config.build_federation()
     engine = build_engine(config, federation, device)
+    return run_engine(config, engine, out, resume, observer or Silent(), notes)
+
+
+def run_engine(
+    config: Config,
+    engine: LocalEngine,
+    out: str | Path,
+    resume: bool,
+    observer: Observer,
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """Runs an engine in the folder `out` and returns the summary."""
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
     with folder.locked():
         _train(config, folder, engine, observer, notes)
-        summary = summarise(config, folder.metrics(), device)
+        summary = summarise(config, folder.metrics(), engine.device)
         folder.write_summary(summary)
     return summary
 
@@ -94,14 +105,11 @@ def _train(
 
 
 def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:
-    """The engine at the run's starting weights, which follow from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        model = config.build_model(federation)
+    """The engine at the run's starting weights."""
     return LocalEngine(
         federation,
         config.build_method(),
-        model,
+        config.starting_model(federation),
         config.seed,
         device,
         precision=config.precision,

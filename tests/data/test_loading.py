@@ -503,3 +503,27 @@ def test_an_idx_file_is_not_its_own_test(archives):
     assert len(load(archives, text).tests[0]) == 4
     text = changed(text, 'test = { source = "npz", path = "heldout.npz" }\n', "")
     assert "benchmark.test" in error_of(archives, text)
+
+
+# -- centers on other machines -------------------------------------------------------------------------
+
+
+def test_a_remote_center_is_known_by_name_and_space_alone(folder):
+    """The coordinator reads its own data; a center's is neither needed nor read."""
+    path = folder / "federation.toml"
+    text = changed(CONFIG, 'source = "npz"\npath = "goa.npz"', 'source = "remote"')
+    path.write_text(text)
+    (folder / "berlin.csv").unlink()
+    federation, _ = load_config(path).build_federation(at_hand=False)
+    centers = {c.name: c for c in federation.centers}
+    assert list(centers) == ["berlin", "cairo", "delhi", "essen", "faro", "goa"]
+    assert all(len(c) == 1 and not c.images.any() for c in centers.values())
+    assert [s.name for s in federation.spaces] == ["diagnosis", "triage", "look"]
+    assert centers["delhi"].space is None and centers["goa"].correspondence is None
+    assert centers["cairo"].correspondence.matrix.tolist() == [[1, 0.75, 0], [0, 0.25, 1]]
+    assert len(federation.reference) == 6
+
+
+def test_a_remote_center_is_nothing_for_the_local_engine(folder):
+    said = error_of(folder, changed(CONFIG, 'source = "npz"\npath = "goa.npz"', 'source = "remote"'))
+    assert "center 'goa': its data stay on its own machine" in said and "docs/deployment.md" in said

@@ -94,6 +94,10 @@ class Strategy(ABC):
         """mu of the term `mu / 2 |w - f|^2` in every center's loss."""
         return 0.0
 
+    def broadcast(self, server: Mapping[str, Tensor]) -> Weights:
+        """What of the server's memory the centers need beside the model: what `correction` reads."""
+        return {}
+
     def correction(self, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Weights:
         """What a center adds to its gradients, by parameter; nothing where there is no entry."""
         return {}

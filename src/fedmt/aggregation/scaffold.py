@@ -27,6 +27,9 @@ class Scaffold(Strategy):
     name: ClassVar[str] = "scaffold"
     corrects: ClassVar[bool] = True
 
+    def broadcast(self, server: Mapping[str, Tensor]) -> Weights:
+        return packed("control", unpacked("control", server))
+
     def correction(self, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Weights:
         """c - c_i"""
         mine = unpacked("control", own)

@@ -4,11 +4,12 @@ a source of its own. The other way to say it, one labelled set that is split, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
@@ -74,8 +75,12 @@ def load_federation(
     tests: list[TestSpec],
     images: ImageSpec,
     vocabulary: Vocabulary,
+    at_hand: bool = True,
 ) -> tuple[Federation, tuple[str, ...]]:
-    """A federation whose centers have sources of their own, and what these say of themselves."""
+    """A federation whose centers have sources of their own, and what these say of themselves.
+
+    at_hand: whether the centers' data are here; else the centers are known by name and space (`outline`).
+    """
     options = images.options()
     vocabulary.check()
     goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
@@ -91,9 +96,14 @@ def load_federation(
             return []
 
     first = tried(lambda: _load_reference(reference, goal, options, notes))
-    others = [
-        c for spec in centers for c in tried(partial(_load_center, spec, goal, options, vocabulary, notes))
-    ]
+    if at_hand:
+        others = [
+            c
+            for spec in centers
+            for c in tried(partial(_load_center, spec, goal, options, vocabulary, notes))
+        ]
+    else:
+        others = [c for spec in centers for c in tried(partial(_outlined, spec, goal, vocabulary, first))]
     held = [
         t
         for number, test in enumerate(tests, 1)
@@ -103,6 +113,13 @@ def load_federation(
         raise FedmtError("\n".join(problems))
     federation = Federation(goal, first[0], tuple(others), (*held, *_derived_tests(held, others, goal)))
     return federation, tuple(notes)
+
+
+def load_center(
+    spec: CenterSpec, wanted: LabelSpace, options: ImageOptions, vocabulary: Vocabulary
+) -> Center:
+    """One center alone, as its own machine sees it."""
+    return _load_center(spec, wanted, options, vocabulary, [])
 
 
 def _load_reference(spec: ReferenceSpec, goal: LabelSpace, options: ImageOptions, notes: list[str]) -> Center:
@@ -122,6 +139,30 @@ def _load_center(
     matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
     images, labels = _read(spec, options, space, where, notes)
     return Center(spec.name, images, space, labels, matrix)
+
+
+def _outlined(spec: CenterSpec, goal: LabelSpace, vocabulary: Vocabulary, reference: list[Center]) -> Center:
+    """A center whose data are elsewhere."""
+    where = f"center '{spec.name}'"
+    shape = reference[0].images.shape[1:] if reference else (1, 1, 1)
+    if spec.space is None:
+        return outline(spec.name, shape, None, None)
+    space = vocabulary.space(spec.space, where)
+    matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
+    return outline(spec.name, shape, space, matrix)
+
+
+def outline(
+    name: str, shape: Sequence[int], space: LabelSpace | None, matrix: Correspondence | None
+) -> Center:
+    """What a coordinating site knows of a center: its name, its label space, perhaps its correspondence.
+
+    One blank image stands for those that never leave the center.
+    """
+    # A label that may occur: one that no wanted class corresponds to would be refused.
+    label = 0 if matrix is None else int((matrix.matrix.sum(1) > 0).nonzero()[0])
+    labels = None if space is None else torch.tensor([label])
+    return Center(name, torch.zeros(1, *shape, dtype=torch.uint8), space, labels, matrix)
 
 
 def _load_test(

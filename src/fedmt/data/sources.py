@@ -22,6 +22,11 @@ def read_source(
 ) -> ImageSet:
     """Reads a source; `split` is the part to read where the spec does not say."""
     part: Literal["train", "test"] = spec.split or ("test" if split == "test" else "train")
+    if spec.source == "remote":
+        raise FedmtError(
+            f"{where}: its data stay on its own machine (source = 'remote'), so it trains there, over "
+            "Flower: see docs/deployment.md."
+        )
     if spec.source == "fashion_mnist":
         return read_fashion_mnist(part, options)
     if spec.path is None:

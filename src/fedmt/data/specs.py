@@ -34,10 +34,13 @@ class SourceSpec(Section):
     'npz': arrays `images`, `labels`, `classes`. 'idx': path is the images file and `labels` the
     labels file, or path is a folder with the standard names. 'cifar100': the `cifar-100-python` folder.
     'fashion_mnist': the bundled subset. 'fitzpatrick17k': the folder of its table, with the images in
-    `images` beside it or in `root`. `split`: 'train' or 'test', for those that have both.
+    `images` beside it or in `root`. `split`: 'train' or 'test', for those that have both. 'remote': the data
+    stay on the center's own machine, which alone knows where they lie (docs/deployment.md).
     """
 
-    source: Literal["folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist", "fitzpatrick17k"]
+    source: Literal[
+        "folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist", "fitzpatrick17k", "remote"
+    ]
     path: ConfigPath | None = None
     labels: ConfigPath | None = None
     split: Literal["train", "test"] | None = None

@@ -98,6 +98,23 @@ class LocalEngine:
         kept = dict(before.kept)
         for center in present:
             kept[center.name] = _on_cpu(outcomes[center.name].kept)
+        records: dict[str, Record] = {
+            c.name: {"absent": absent[c.name]} if c.name in absent else outcomes[c.name].record
+            for c in centers
+        }
+        return self._close(before, mean, trained, kept, records, absent)
+
+    def _close(
+        self,
+        before: State,
+        mean: RunningMean,
+        trained: int,
+        kept: dict[str, Tensors],
+        records: dict[str, Record],
+        absent: Collection[str],
+    ) -> tuple[State, Record]:
+        """A round after its centers: averaging (C), the reference center (A), statistics, test."""
+        number = before.round + 1
         weights, loss = before.weights, None
         reference = self.federation.reference
         self.on_center(number, reference.name)
@@ -124,10 +141,6 @@ class LocalEngine:
             )
         state = State(number, weights, server, self.method.exchange(self.federation, kept))
         state, after = self._reference_update(state, absent)
-        records = {
-            c.name: {"absent": absent[c.name]} if c.name in absent else outcomes[c.name].record
-            for c in centers
-        }
         return state, self._record(state, after if loss is None else loss, records)
 
     def _planned(

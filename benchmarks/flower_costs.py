@@ -1,0 +1,208 @@
+"""What a round over Flower costs beside the training: bytes, seconds, memory.
+
+    python benchmarks/flower_costs.py --centers 3 [--wire bfloat16] [--batch-norm static]
+
+ResNet-18 (11.2 M parameters) and a handful of images at each center, so that nearly all of a round is
+overhead. A proxy between each SuperNode and the SuperLink counts the bytes of its connections, all of them:
+HTTP, heartbeats and polling too. Overhead is the time of a round less the local engine's for the same. Peak
+memory is the largest of each process's own high-water marks (VmHWM), sampled while they run.
+
+FIGURES
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import flwr
+import torch
+
+import fedmt
+from fedmt.config import load_config
+from fedmt.engines.flower.processes import HOST, Deployment, family, free_port, write_app
+from fedmt.run import run
+from fedmt.runs.folder import RunFolder
+
+CONFIG = """
+device = "cpu"
+precision = "float32"
+[training]
+rounds = {rounds}
+local_epochs = 1
+batch_size = 4
+reference_epochs = 1
+reference_batch_size = 4
+warmup_epochs = 0
+batch_norm = "{batch_norm}"
+[method]
+name = "fedmt"
+xi = 0.0
+[model]
+backbone = "resnet18"
+[benchmark]
+data = {{ source = "fashion_mnist" }}
+wanted = "garment"
+spaces = {{ department = {centers} }}
+per_class = 1
+samples = 10
+test_samples = 10
+[deployment]
+min_centers = {centers}
+wait = 600
+timeout = 300
+wire = "{wire}"
+"""
+
+
+class Proxy:
+    """Counts what goes through it, each way, between one node and the SuperLink."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.port = target, free_port()
+        self.sent = self.received = 0  # as the node sees it
+        self._lock = threading.Lock()
+        self._listening = socket.create_server((HOST, self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            node, _ = self._listening.accept()
+            link = socket.create_connection((HOST, self.target))
+            threading.Thread(target=self._pass, args=(node, link, True), daemon=True).start()
+            threading.Thread(target=self._pass, args=(link, node, False), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        try:
+            while data := source.recv(1 << 20):
+                target.sendall(data)
+                with self._lock:
+                    if up:
+                        self.sent += len(data)
+                    else:
+                        self.received += len(data)
+        except OSError:
+            pass
+        finally:
+            for side in (source, target):
+                with contextlib.suppress(OSError):
+                    side.shutdown(socket.SHUT_RDWR)
+
+
+class Memory:
+    """The largest high-water mark of the processes of each kind, in MiB."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.peak: dict[str, float] = {}
+        self._deployment = deployment
+
+    def sample(self) -> None:
+        for pid in [pid for started in self._deployment.started for pid in family(started.process.pid)]:
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                kind = next(Path(w).name for w in words if Path(w).name.startswith(("flower-", "flwr")))
+                status = Path(f"/proc/{pid}/status").read_text()
+                mark = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+            except (OSError, StopIteration, IndexError, ValueError):
+                continue
+            self.peak[kind] = max(mark, self.peak.get(kind, 0.0))
+
+
+def cpu_seconds(deployment: Deployment) -> float:
+    """Of all that was started, and of their children that have ended: other users' load does not count."""
+    ticks = 0
+    for pid in {pid for started in deployment.started for pid in family(started.process.pid)}:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])  # utime, stime, and those of ended children
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure(
+    centers: int, rounds: int, wire: str, batch_norm: str, folder: Path, in_memory: Path
+) -> dict[str, object]:
+    federation = folder / "federation.toml"
+    federation.write_text(CONFIG.format(centers=centers, rounds=rounds, wire=wire, batch_norm=batch_norm))
+    torch.set_num_threads(1)
+    run(load_config(federation), folder / "local")
+    local = [m["seconds"]["total"] for m in RunFolder(folder / "local").metrics()][1:]
+    app, out = write_app(folder / "app"), folder / "run"
+    with Deployment(folder, database=in_memory / "superlink.db") as deployment:
+        deployment.start_superlink()
+        proxies = []
+        width = len(str(centers))
+        for number in range(1, centers + 1):
+            name = f"center-{number:0{width}d}"
+            (folder / f"{name}.toml").write_text(
+                f'name = "{name}"\nstate = "state-{number}"\nfederation = "{federation}"\ndevice = "cpu"\n'
+            )
+            proxies.append(Proxy(deployment.port))
+            deployment.start_supernode(name, folder / f"{name}.toml", port=proxies[-1].port)
+        memory = Memory(deployment)
+        started = deployment.start_run(app, federation, out)
+        counts: list[list[tuple[int, int]]] = []
+        spent: list[float] = []
+        while started.running:
+            done = len(RunFolder(out).metrics()) if out.exists() else 0
+            while len(counts) < done:
+                counts.append([(p.sent, p.received) for p in proxies])
+                spent.append(cpu_seconds(deployment))
+            memory.sample()
+            time.sleep(0.2)
+        if not (out / "summary.json").exists():
+            raise SystemExit(started.output())
+    total = [m["seconds"]["total"] for m in RunFolder(out).metrics()][1:]
+    state = RunFolder(out).load()
+    assert state is not None
+    weights = sum(v.nbytes for v in state.weights.values())
+    # From the end of round 0 to the end of the last round.
+    first, last = counts[0], counts[-1]
+    up = [(b[0] - a[0]) / rounds for a, b in zip(first, last, strict=True)]
+    down = [(b[1] - a[1]) / rounds for a, b in zip(first, last, strict=True)]
+    return {
+        "centers": centers,
+        "wire": wire,
+        "batch_norm": batch_norm,
+        "weights MB": round(weights / 1e6, 2),
+        "received MB per center and round": round(statistics.mean(down) / 1e6, 2),
+        "sent MB per center and round": round(statistics.mean(up) / 1e6, 2),
+        "received / weights": round(statistics.mean(down) / weights, 4),
+        "sent / weights": round(statistics.mean(up) / weights, 4),
+        "seconds a round": [round(s, 1) for s in total],
+        "local engine, seconds a round": [round(s, 2) for s in local],
+        "overhead, seconds a round (median)": round(statistics.median(total) - statistics.median(local), 1),
+        "CPU seconds a round, all processes": round((spent[-1] - spent[0]) / rounds, 1),
+        "load of the machine (1, 5, 15 minutes)": os.getloadavg(),
+        "peak memory MiB": {k: round(v) for k, v in sorted(memory.peak.items())},
+        "versions": {
+            "fedmt": fedmt.__version__,
+            "flwr": flwr.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What a round over Flower costs beside the training.")
+    parser.add_argument("--centers", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--wire", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--batch-norm", choices=("static", "static-reference"), default="static-reference")
+    given = parser.parse_args()
+    shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=shared) as fast:
+        folder, in_memory = Path(scratch), Path(fast)
+        found = measure(given.centers, given.rounds, given.wire, given.batch_norm, folder, in_memory)
+    print(json.dumps(found, indent=2))

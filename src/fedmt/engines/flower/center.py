@@ -1,0 +1,208 @@
+"""A center's side, Flower's ClientApp: it checks a plan, trains, measures statistics.
+
+What leaves it is said in `check`, `train`, `statistics` and `_reply`, and nowhere else. Errors go to its own
+log in full; the coordinator learns of them without file names or labels.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+import fedmt
+from fedmt.aggregation import unpacked
+from fedmt.engines.device import pick_device
+from fedmt.engines.flower import wire
+from fedmt.engines.flower.memory import Lost, Memory, Unable
+from fedmt.engines.flower.plan import Plan, shape_digest
+from fedmt.engines.flower.settings import CenterFile, CenterSettings
+from fedmt.engines.site import Outcome, Site
+from fedmt.engines.trainer import Trainer
+from fedmt.errors import FedmtError
+
+log = logging.getLogger("flwr")
+
+app = ClientApp()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A message from the coordinator, and who is to answer it."""
+
+    message: Message
+    facts: Mapping[str, Any]
+    settings: CenterSettings
+
+    @property
+    def plan(self) -> Plan:
+        return Plan.from_json(self.facts["plan"])
+
+    @property
+    def memory(self) -> Memory:
+        file = self.settings.file
+        return Memory(file.state, str(self.facts["run"]), file.name)
+
+    def tensors(self, name: str) -> wire.Weights:
+        return wire.tensors_of(self.message.content, name)
+
+
+def open_task(message: Message, context: Context) -> Task:
+    return Task(message, wire.facts_of(message.content), find_settings(context))
+
+
+def find_settings(context: Context) -> CenterSettings:
+    """The center's file; in Flower's simulation, the center of the node's number in the federation."""
+    node = context.node_config
+    if "center" in node:
+        return CenterSettings.read(Path(str(node["center"])).expanduser())
+    if "partition-id" not in node:
+        raise FedmtError("""Start the SuperNode with --node-config 'center="/path/to/center.toml"'.""")
+    from fedmt.config import load_config
+
+    path = Path(str(context.run_config["federation"]))
+    federation, _ = load_config(path).build_federation()
+    number = int(node["partition-id"])
+    if number >= len(federation.centers):
+        raise FedmtError(f"{path} has {len(federation.centers)} centers: there is none for node {number}.")
+    name = federation.centers[number].name
+    state = Path(str(context.run_config["out"])).resolve().parent / "centers" / name
+    # What a simulation shows is the user's own: nothing to hide from oneself.
+    file = CenterFile(name=name, state=state, federation=path, share_correspondence=True, share_metrics=True)
+    return CenterSettings(file, str(path))
+
+
+@app.query("check")
+def check(message: Message, context: Context) -> Message:
+    """Before round 1: what this center is, for the coordinator to compare with what it expects."""
+    try:
+        task = open_task(message, context)
+    except Exception as error:
+        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
+        return _answer(message, {"center": None, "problem": "its center.toml has a problem"})
+    file = task.settings.file
+    facts: dict[str, Any] = {"version": fedmt.__version__, "shares": file.share_correspondence}
+    try:
+        plan = task.plan
+        space = task.settings.space()
+        facts["space"] = None if space is None else [space.name, list(space)]
+        if plan.version == fedmt.__version__:
+            facts["model"] = shape_digest(plan.network())
+            if space is None or space in plan.spaces:
+                center = task.settings.center(plan)
+                _site(task, plan)
+                facts["images"] = list(center.images.shape[1:])
+    except Exception as error:
+        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
+        facts["problem"] = "its data or its center.toml has a problem, which its own log names"
+    return _reply(task, facts)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """A center's part of a round: its update leaves it, or that it abstained."""
+    return _guarded(_train, message, context)
+
+
+@app.query("statistics")
+def statistics(message: Message, context: Context) -> Message:
+    """With batch_norm = "static": mean and variance of each batch-norm layer over the center's images."""
+    return _guarded(_statistics, message, context)
+
+
+def _guarded(work: Callable[[Task], Message], message: Message, context: Context) -> Message:
+    """Flower would send the text of an exception as it is."""
+    task = open_task(message, context)
+    try:
+        return work(task)
+    except Unable as error:
+        log.error("%s", error)
+        return _reply(task, {"problem": str(error), "lost": isinstance(error, Lost)})
+    except Exception as error:
+        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
+        return _reply(task, {"problem": "it failed; its own log says why"})
+
+
+def _train(task: Task) -> Message:
+    plan, file, facts = task.plan, task.settings.file, task.facts
+    site, number, memory = _site(task, plan), int(facts["round"]), task.memory
+    center = task.settings.center(plan)
+    kept = memory.load(facts["accepted"])
+    space = None if center.space is None else center.space.name
+    weights = _whole(task, site, unpacked("weights", kept), site.other_heads(space))
+    shared = task.tensors("shared")
+    outcome = site.center_round(center, weights, task.tensors("server"), {**kept, **shared}, number)
+    memory.save(number, outcome.kept, int(facts["keep_from"]))
+    answer: dict[str, Any] = {}
+    for key in ("abstained", "left_out"):
+        if key in outcome.record:
+            answer[key] = outcome.record[key]
+    if file.share_metrics:
+        answer["metrics"] = {k: v for k, v in outcome.record.items() if k not in answer}
+    if plan.config.training.weights == "samples":
+        answer["samples"] = len(center)
+    tensors: dict[str, bytes] = {}
+    if outcome.update is not None:
+        tensors["update"] = wire.to_bytes(wire.rounded(outcome.update, facts["wire"]))
+    if file.share_correspondence and (own := _shareable(outcome)):
+        tensors["shared"] = wire.to_bytes(own)
+    return _reply(task, answer, **tensors)
+
+
+def _statistics(task: Task) -> Message:
+    plan = task.plan
+    site = _site(task, plan)
+    center = task.settings.center(plan)
+    weights = _whole(task, site, {}, frozenset().union(*site.heads))
+    # The round that follows begins with this model: only what changes of it has to come again.
+    task.memory.receive(task.tensors("weights"), str(task.facts["label"]))
+    site.trainer.load(weights)
+    found = site.trainer.statistics(center.images)
+    return _reply(task, {"samples": len(center)}, statistics=wire.to_bytes(found))
+
+
+def _site(task: Task, plan: Plan) -> Site:
+    config = plan.config
+    method, strategy = config.build_method(), config.build_strategy()
+    device = pick_device(task.settings.file.device)
+    trainer = Trainer(plan.network(), method.training, device, config.precision)
+    names = [space.name for space in plan.spaces]
+    return Site(trainer, method, strategy, names, config.seed, lambda phase: nullcontext())
+
+
+def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[str]) -> wire.Weights:
+    """The model: what this message brings, on what it builds upon, with the center's own layers.
+
+    unused: heads that have no part in what is to be done. They do not come at all.
+    """
+    base = task.facts["base"]
+    weights = task.memory.received(base) if base is not None else {}
+    weights.update(task.tensors("weights"))
+    weights.update(own)
+    expected = site.trainer.weights(copy=False)
+    weights.update({k: v for k, v in expected.items() if k in unused and k not in weights})
+    wrong = [k for k in expected if k not in weights or weights[k].shape != expected[k].shape]
+    if wrong or len(weights) != len(expected):
+        raise Unable(f"the model it received does not fit ({', '.join(wrong[:3]) or 'further weights'})")
+    return {k: v.to(site.trainer.device) for k, v in weights.items()}
+
+
+def _shareable(outcome: Outcome) -> wire.Weights:
+    """The method's own memory (M-hat); local layers and control variates never leave the center."""
+    return {k: v for k, v in outcome.kept.items() if not k.startswith(("weights:", "control:"))}
+
+
+def _reply(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
+    who = {"run": task.facts["run"], "round": task.facts["round"], "center": task.settings.file.name}
+    return _answer(task.message, {**who, **facts}, **tensors)
+
+
+def _answer(message: Message, facts: Mapping[str, Any], **tensors: bytes) -> Message:
+    return Message(wire.message(facts, **tensors), reply_to=message)

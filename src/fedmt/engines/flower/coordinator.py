@@ -1,0 +1,354 @@
+"""The engine at the coordinating site: the local engine's rounds, with the centers on other machines.
+
+The reference center trains here. What a round asks of another center goes through `Roll`; the answers are
+averaged in the order of the names, in the local engine's arithmetic, so the result is the same to the bit.
+
+What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), whether it
+has local layers of its own (`layers`), and what its config allows it to send of its memory (M-hat).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedmt import static_bn
+from fedmt.aggregation import RunningMean, Weights, packed
+from fedmt.config import DeploymentSpec
+from fedmt.data.center import Center
+from fedmt.engines.flower import wire
+from fedmt.engines.flower.plan import Plan, shape_digest
+from fedmt.engines.flower.roll import Answer, Roll
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.site import Record
+from fedmt.engines.state import State
+from fedmt.errors import FedmtError, listed
+from fedmt.methods.base import Tensors
+
+log = logging.getLogger("flwr")
+
+
+class _LeftOut(Exception):
+    """Why an answer does not count."""
+
+
+@dataclass
+class FlowerEngine(LocalEngine):
+    """federation: its centers are outlines (`fedmt.data.loading.outline`). history: how many rounds back a
+    run may have to begin again, which is how far back centers remember."""
+
+    grid: Grid = field(kw_only=True)
+    plan: Plan = field(kw_only=True)
+    deployment: DeploymentSpec = field(kw_only=True)
+    history: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._plan = self.plan.to_json()
+        self._shape = shape_digest(self.model)
+        self._spaces = {c.name: c.space for c in self.federation.centers}
+        self._shares: dict[str, bool] = {}
+        self._number = 0
+        self._sent: Weights = {}
+        self._holds: dict[str, str] = {}
+        """By center, the label under which it holds the model `_sent`: what is as there need not go again."""
+        self._unmeasured: dict[str, str] = {}
+
+    def connect(self, run: str) -> None:
+        """Calls the roll; raises with a center's name and the reason where one does not fit."""
+        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect)
+        if self.method.federated:
+            self.roll.call({"plan": self._plan}, self.deployment.wait, self._needed(len(self._spaces)))
+
+    def _needed(self, asked: int) -> int:
+        return min(self.deployment.min_centers, asked)
+
+    def _inspect(self, name: str, facts: Mapping[str, Any]) -> str:
+        """What is wrong with a center's answer to the check."""
+        expected = self._spaces[name]
+        if facts.get("version") != self.plan.version:
+            return f"it runs fedmt {facts.get('version')}, the coordinator {self.plan.version}"
+        own = facts.get("space")
+        if own is None or expected is None:
+            if own != expected:
+                has, wants = ("no labels" if s is None else "labels" for s in (own, expected))
+                return f"it has {has}, but the federation's config gives it {wants}"
+        elif own[0] != expected.name:
+            return f"it labels in '{own[0]}', but the federation's config says '{expected.name}'"
+        elif list(own[1]) != list(expected):
+            return (
+                f"its classes of '{expected.name}' are {listed(own[1], 20)}, but the federation's config has "
+                f"{listed(expected, 20)} (their order counts)"
+            )
+        if facts.get("model") != self._shape:
+            return (
+                f"model '{self.plan.config.model.backbone}' has other weights there than here (names, "
+                "shapes or types); the same code must be installed"
+            )
+        if facts.get("images") != list(self.plan.image_shape):
+            return f"its images have shape {facts.get('images')}, expected {list(self.plan.image_shape)}"
+        self._shares[name] = bool(facts.get("shares"))
+        if getattr(self.method, "average", False) and not self._shares[name]:
+            return (
+                "method.average needs its estimated correspondence, which its center.toml does not let out; "
+                "set share_correspondence = true there, or method.average = false here"
+            )
+        return ""
+
+    # -- a round ----------------------------------------------------------------------------------
+
+    def _round(self, before: State) -> tuple[State, Record]:
+        number = self._number = before.round + 1
+        mean, trained = RunningMean(), 0
+        kept = dict(before.kept)
+        absent = self._absent(number)
+        records: dict[str, Record] = {name: {"absent": why} for name, why in absent.items()}
+        present = [c for c in self.federation.centers if c.name not in absent]
+        failed: dict[str, str] = {}
+        losses: dict[str, float] = {}
+        if self.method.federated:
+            self.roll.update({"plan": self._plan})
+            with self._clock.phase("send"):
+                messages = self._messages(before, number, present)
+            answers = self.roll.ask("train", number, messages, self.deployment.timeout)
+            del messages
+            by_name = {c.name: c for c in present}
+            while True:
+                with self._clock.phase("centers"):
+                    name, answer = next(answers, ("", Answer()))
+                if not name:
+                    break
+                self.on_center(number, name)
+                try:
+                    added, record = self._take(by_name[name], answer, mean, kept, number)
+                    trained += added
+                    records[name] = record
+                    losses = losses or record.get("losses", {})
+                    if "losses" in record and record["losses"].keys() != losses.keys():
+                        del record["losses"]  # they are averaged by name
+                except (_LeftOut, FedmtError) as error:
+                    failed[name] = str(error)
+                    records[name] = {"left_out": str(error)}
+                    log.warning("Round %s: center '%s' is left out: %s.", number, name, error)
+                    self._holds.pop(name, None)
+                    if answer.facts.get("lost"):
+                        kept.pop(name, None)  # it begins anew from what it is sent next
+            self._enough(number, len(present), failed)
+        records = {name: records[name] for name in sorted(records)}
+        return self._close(before, mean, trained, kept, records, {**absent, **failed})
+
+    def _enough(self, number: int, asked: int, failed: Mapping[str, str]) -> None:
+        answered = asked - len(failed)
+        if answered < self._needed(asked):
+            reasons = "; ".join(f"'{name}': {why}" for name, why in failed.items())
+            raise FedmtError(
+                f"Round {number}: {answered} of {asked} centers answered, and deployment.min_centers is "
+                f"{self.deployment.min_centers} ({reasons}). Every finished round is saved: start the run "
+                "again to go on."
+            )
+
+    def _messages(self, before: State, number: int, centers: Collection[Center]) -> dict[str, Any]:
+        """For each center: the plan, the model and what the strategy and the method let it know."""
+        # Equal contents are made once, and go once to the SuperLink, whatever the number of centers.
+        made: dict[tuple[str, ...], bytes] = {}
+
+        def packed_bytes(kind: str, tensors: Weights) -> bytes:
+            key = (kind, *sorted(tensors))
+            if key not in made:
+                made[key] = wire.to_bytes(wire.rounded(tensors, self.deployment.wire))
+            return made[key]
+
+        messages = {}
+        for center in centers:
+            name = center.name
+            known = before.kept.get(name, {})
+            accepted = int(known["accepted"]) if "accepted" in known else None
+            # A center's own layers come from it, once it has some; the first time, from here.
+            travels = self._travels(center)
+            first = self.site.local - self._foreign(center) if "layers" not in known else frozenset()
+            names = travels | first
+            held = travels if name in self._holds else frozenset()
+            changed = (k for k in names if not (k in held and self._same(k, before.weights[k])))
+            model = {k: before.weights[k] for k in changed}
+            tensors = {"weights": packed_bytes("weights", model)}
+            server = {
+                k: v
+                for k, v in self.strategy.broadcast(before.server).items()
+                if k.partition(":")[2] in travels
+            }
+            if server:
+                tensors["server"] = packed_bytes("server", server)
+            if "mean" in known:
+                tensors["shared"] = wire.to_bytes({"mean": known["mean"]})
+            facts = {
+                **self._facts(number),
+                "accepted": accepted,
+                "base": self._holds.get(name),
+                "keep_from": number - 1 - self.history,
+            }
+            messages[name] = wire.message(facts, **tensors)
+        return messages
+
+    def _facts(self, number: int) -> dict[str, Any]:
+        return {"plan": self._plan, "run": self.roll.run, "round": number, "wire": self.deployment.wire}
+
+    def _foreign(self, center: Center) -> frozenset[str]:
+        return self.site.other_heads(None if center.space is None else center.space.name)
+
+    def _travels(self, center: Center) -> frozenset[str]:
+        """Names of the weights that go between here and a center, both ways."""
+        return frozenset(self.trainer.weights(copy=False)) - self.site.local - self._foreign(center)
+
+    def _same(self, key: str, value: Tensor) -> bool:
+        return key in self._sent and torch.equal(self._sent[key], value.cpu())
+
+    def _take(
+        self, center: Center, answer: Answer, mean: RunningMean, kept: dict[str, Tensors], number: int
+    ) -> tuple[bool, Record]:
+        """Adds an answer to the mean; whether the center trained, and what is recorded of it."""
+        if answer.problem:
+            raise _LeftOut(answer.problem)
+        facts = answer.facts
+        record = _metrics(facts.get("metrics"))
+        update = answer.tensors("update")
+        weight = 1.0
+        if self.method.training.weights == "samples":
+            weight = _samples(facts)
+        shared = self._shared(center, answer.tensors("shared"))
+        added = False
+        if "abstained" in facts:
+            record["abstained"] = str(facts["abstained"])
+        elif "left_out" in facts:
+            record["left_out"] = str(facts["left_out"])
+        else:
+            self._fits(center, update)
+            with self._clock.phase("aggregate"):
+                added = mean.add({k: v.to(self.device) for k, v in update.items()}, weight)
+            if not added:
+                raise _LeftOut("its update has NaN or Inf in it")
+        memory: dict[str, Tensor] = {"accepted": torch.tensor(number), **shared}
+        if added or "layers" in kept.get(center.name, {}):
+            memory["layers"] = torch.tensor(1)  # it has trained, so it has its own
+        kept[center.name] = memory
+        return added, record
+
+    def _shared(self, center: Center, found: Weights) -> Weights:
+        """The M-hat that a center chose to send."""
+        if "correspondence" not in found or center.space is None:
+            return {}
+        matrix = found["correspondence"]
+        if matrix.shape != (len(center.space), len(self.federation.wanted)) or not matrix.isfinite().all():
+            raise _LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
+        return {"correspondence": matrix}
+
+    def _fits(self, center: Center, update: Weights) -> None:
+        """An update has exactly the weights that travel, in their shapes."""
+        names = self._travels(center)
+        every = self.trainer.weights(copy=False)
+        expected = {k: v for k, v in every.items() if k in names and v.is_floating_point()}
+        if self.strategy.corrects:
+            expected |= packed("control", {k: v for k, v in expected.items() if k in self._parameters})
+        if update.keys() != expected.keys():
+            odd = sorted(update.keys() ^ expected.keys())
+            raise _LeftOut(f"its update has other weights than expected: {listed(odd, 3)}")
+        for key, value in update.items():
+            if value.shape != expected[key].shape or value.dtype != expected[key].dtype:
+                raise _LeftOut(
+                    f"its update of '{key}' is {value.dtype} {tuple(value.shape)}, expected "
+                    f"{expected[key].dtype} {tuple(expected[key].shape)}"
+                )
+
+    # -- statistics -------------------------------------------------------------------------------
+
+    def _static_statistics(self, absent: Collection[str]) -> None:
+        """As in the local engine, with the centers' own measurements: a second exchange in the round.
+
+        The centers keep the model that they measure, so the next round sends only what changed of it.
+        """
+        if self.method.training.batch_norm != "static" or not self.method.federated:
+            return super()._static_statistics(absent)
+        with self._clock.phase("statistics"):
+            reference = self.federation.reference
+            parts = [(float(len(reference)), self.trainer.statistics(reference.images))]
+            weights = self.trainer.weights()
+            present = [c for c in self.federation.centers if c.name not in absent]
+            parts += self._measured({k: v.cpu() for k, v in weights.items()}, present)
+            self.trainer.set_statistics(static_bn.pool(parts))
+
+    def _record(self, state: State, reference_loss: float | None, centers: dict[str, Record]) -> Record:
+        for name, why in self._unmeasured.items():
+            centers.setdefault(name, {})["left_out_of_statistics"] = why
+        return super()._record(state, reference_loss, centers)
+
+    def _measured(
+        self, weights: Weights, centers: Collection[Center]
+    ) -> list[tuple[float, static_bn.Statistics]]:
+        """Each center's number of samples and statistics of the model, in the order of the names."""
+        self._sent, self._holds, self._unmeasured = weights, {}, {}
+        expected = {k: v.shape for k, v in weights.items() if k.endswith((".running_mean", ".running_var"))}
+        made: dict[frozenset[str], bytes] = {}
+        labels, messages = {}, {}
+        for center in centers:
+            names = self._travels(center)
+            if names not in made:
+                plain = {k: v for k, v in weights.items() if k in names}
+                made[names] = wire.to_bytes(wire.rounded(plain, self.deployment.wire))
+            data = made[names]
+            labels[center.name] = hashlib.blake2b(data, digest_size=16).hexdigest()
+            facts = {**self._facts(self._number), "base": None, "label": labels[center.name]}
+            messages[center.name] = wire.message(facts, weights=data)
+        made.clear()
+        parts = []
+        for name, answer in self.roll.ask(
+            "query.statistics", self._number, messages, self.deployment.timeout
+        ):
+            try:
+                if answer.problem:
+                    raise _LeftOut(answer.problem)
+                found = answer.tensors("statistics")
+                if {k: v.shape for k, v in found.items()} != expected:
+                    raise _LeftOut("its statistics are not those of this model")
+                if not all(bool(v.isfinite().all()) for v in found.values()):
+                    raise _LeftOut("its statistics have NaN or Inf in them")
+                parts.append((_samples(answer.facts), {k: v.to(self.device) for k, v in found.items()}))
+                self._holds[name] = labels[name]
+            except (_LeftOut, FedmtError) as error:
+                self._unmeasured[name] = str(error)
+                log.warning(
+                    "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, error
+                )
+        return parts
+
+
+MEASURES = ("confident_share", "pseudo_label_accuracy", "correspondence_error", "filled_columns")
+"""What a center may tell of its round beside its losses."""
+
+
+def _metrics(given: Any) -> Record:
+    """What a center tells of its round, as far as it is known and finite."""
+    if not isinstance(given, dict):
+        return {}
+    found: Record = {k: float(given[k]) for k in MEASURES if _is_number(given.get(k))}
+    losses = given.get("losses")
+    if isinstance(losses, dict) and losses and all(_is_number(v) for v in losses.values()):
+        found["losses"] = {str(k): float(v) for k, v in losses.items()}
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _samples(facts: Mapping[str, Any]) -> float:
+    samples = facts.get("samples")
+    if not isinstance(samples, int) or samples < 1:
+        raise _LeftOut(f"it says that it has {samples} samples")
+    return float(samples)

@@ -1,0 +1,133 @@
+"""A throw-away certificate authority and keys, to try a deployment.
+
+    python -m fedmt.engines.flower.keys OUT --host 127.0.0.1 --center Berlin --center Lyon
+
+    ca.crt                          the authority: every machine gets it
+    server.pem, server.key          the SuperLink's certificate and key: the coordinator alone
+    <center>, <center>.pub          a key pair for each center: the private one for its machine alone, the
+                                    public one to be registered at the SuperLink
+
+For real use, ask whoever issues certificates in your institution, and let each center make its own key pair
+(`ssh-keygen -t ecdsa -b 384`): a private key that was never sent cannot be lost on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAYS = 30
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> None:
+    """hosts: names or addresses by which the centers reach the SuperLink."""
+    # Its own processes reach the SuperLink on loopback.
+    hosts = list(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
+    out.mkdir(parents=True, exist_ok=True)
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmt throw-away authority")])
+    ca = (
+        _certificate(ca_name, ca_name, authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    certificate = (
+        _certificate(name, ca_name, server)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
+        )
+        .sign(authority, hashes.SHA384())
+    )
+    pem = serialization.Encoding.PEM
+    _write(out / "ca.crt", ca.public_bytes(pem))
+    _write(out / "server.pem", certificate.public_bytes(pem))
+    _write_private(out / "server.key", server, serialization.PrivateFormat.PKCS8)
+    # The authority's own key is not written: it has signed what it was made for.
+    for center in centers:
+        if not re.fullmatch(r"[\w .-]+", center) or center.startswith("."):
+            raise SystemExit(f"'{center}' cannot be a file's name; give the center another for its key.")
+        key = ec.generate_private_key(ec.SECP384R1())
+        _write_private(out / center, key, serialization.PrivateFormat.OpenSSH)
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        _write(out / f"{center}.pub", public + b"\n")
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _write_private(path: Path, key: Key, form: serialization.PrivateFormat) -> None:
+    data = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A throw-away authority and keys, to try a deployment.")
+    parser.add_argument("out", type=Path, help="folder for the files")
+    parser.add_argument("--host", action="append", default=[], help="of the SuperLink; may be repeated")
+    parser.add_argument("--center", action="append", default=[], help="a center's name; may be repeated")
+    given = parser.parse_args()
+    make_keys(given.out, given.host, given.center)
+    print(f"Written to {given.out}, valid for {DAYS} days.")
+
+
+if __name__ == "__main__":
+    main()

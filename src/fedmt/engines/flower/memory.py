@@ -1,0 +1,94 @@
+"""What a center keeps from round to round (M-hat, control variates, local layers), on its own disk.
+
+    <state>/<run>/round-000003.safetensors     after the center's part of round 3
+    <state>/<run>/received.safetensors         the last model it was sent outside of a round
+
+Flower's own client state lives in memory, for one of Flower's runs. The coordinator says after which round it
+took the center's last answer, and the center goes on from there: so an answer that came too late, or a
+coordinator that was killed and began a round again, leaves both sides with the same past.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedmt.errors import FedmtError
+from fedmt.runs.folder import write_atomically, writing
+
+Tensors = dict[str, Tensor]
+
+
+class Unable(FedmtError):
+    """Why a center cannot do its part, in words that may leave it: no file, no label, no path."""
+
+
+class Lost(Unable):
+    """What the center kept is gone or damaged: it has to begin anew."""
+
+
+class Memory:
+    """Of one center in one run."""
+
+    def __init__(self, state: Path, run: str, center: str) -> None:
+        if not re.fullmatch(r"[0-9a-f]{8,64}", run):
+            raise Unable(f"'{run}' is not the name of a run.")  # it becomes a folder's name
+        self.folder = state / run
+        self.center = center
+
+    def load(self, round: int | None) -> Tensors:
+        """What was kept after a round; nothing before the first."""
+        if round is None:
+            return {}
+        path = self._path(round)
+        if not path.exists():
+            raise Lost(f"what it kept of round {round} is gone from its state folder")
+        return self._read(path, str(round))
+
+    def save(self, round: int, kept: Mapping[str, Tensor], keep_from: int) -> None:
+        """Remembers a round; forgets what no coordinator can go back to: all before the last round that
+        is not after `keep_from`."""
+        self._write(self._path(round), kept, str(round))
+        rounds = sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
+        reachable = max((r for r in rounds if r <= keep_from), default=-1)
+        for old in rounds:
+            if old < reachable:
+                self._path(old).unlink(missing_ok=True)
+
+    def receive(self, weights: Mapping[str, Tensor], label: str) -> None:
+        """Stores a model under a label, to be completed by what changes of it (`received`)."""
+        self._write(self.folder / "received.safetensors", weights, label)
+
+    def received(self, label: str) -> Tensors:
+        path = self.folder / "received.safetensors"
+        if not path.exists():
+            raise Lost("the model it was to have received before is gone from its state folder")
+        return self._read(path, label)
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:06d}.safetensors"
+
+    def _write(self, path: Path, tensors: Mapping[str, Tensor], label: str) -> None:
+        with writing(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+        metadata = {"run": self.folder.name, "center": self.center, "label": label}
+        write_atomically(path, safetensors.torch.save(plain, metadata))
+
+    def _read(self, path: Path, label: str) -> Tensors:
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+        except (SafetensorError, OSError, ValueError):
+            raise Lost(f"{path.name} of its state folder is damaged") from None
+        expected = {"run": self.folder.name, "center": self.center, "label": label}
+        if metadata != expected:
+            raise Lost(f"{path.name} of its state folder is of another center, run or round")
+        return tensors

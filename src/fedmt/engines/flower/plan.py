@@ -1,0 +1,80 @@
+"""What the coordinator tells the centers of a run: how to train, in which spaces, with which network.
+
+It goes with every message, since a center's process starts anew for each; it is a few kilobytes. What it
+does not have is anything of the coordinator's data, or of another center.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+import fedmt
+from fedmt.backbones import Classifier
+from fedmt.config import Config, dump_config
+from fedmt.data.center import Federation
+from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
+
+CONFIG_KEYS = ("seed", "precision", "method", "aggregation", "training", "augmentation")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """spaces: of the federation, the wanted one first. image_shape: channels, height, width."""
+
+    config: Config
+    spaces: tuple[LabelSpace, ...]
+    image_shape: tuple[int, int, int]
+    version: str = fedmt.__version__
+
+    @classmethod
+    def of(cls, config: Config, federation: Federation) -> Plan:
+        return cls(config, federation.spaces, federation.image_shape)
+
+    @property
+    def wanted(self) -> LabelSpace:
+        return self.spaces[0]
+
+    def network(self) -> Classifier:
+        """The network, at weights that mean nothing: a center receives them."""
+        return self.config.build_network(self.image_shape, [len(space) for space in self.spaces])
+
+    def to_json(self) -> dict[str, Any]:
+        import tomllib
+
+        resolved = tomllib.loads(dump_config(self.config))
+        model = {k: v for k, v in resolved["model"].items() if k in ("backbone", "max_pool")}
+        return {
+            "version": self.version,
+            "config": {**{k: resolved[k] for k in CONFIG_KEYS}, "model": model},
+            "spaces": [[space.name, list(space)] for space in self.spaces],
+            "image_shape": list(self.image_shape),
+        }
+
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> Plan:
+        try:
+            spaces = tuple(LabelSpace(name, classes) for name, classes in plan["spaces"])
+            channels, height, width = (int(n) for n in plan["image_shape"])
+            # Of another version, its config may have keys that are not known here.
+            same = plan["version"] == fedmt.__version__
+            config = Config.model_validate(plan["config"] if same else {"method": {"name": "fedmt"}})
+        except (KeyError, TypeError, ValueError, ValidationError) as error:
+            raise FedmtError(f"The coordinator's plan cannot be read ({error}).") from None
+        return cls(config, spaces, (channels, height, width), str(plan["version"]))
+
+
+def shape_digest(model: nn.Module) -> str:
+    """Of the names, shapes and types of a network's weights: equal where weights of one fit the other."""
+    return weights_digest(model.state_dict())
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    lines = sorted(f"{k} {tuple(v.shape)} {v.dtype}" for k, v in weights.items())
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,280 @@
+"""A whole deployment on one machine: the processes that administrators start on many (docs/deployment.md).
+
+For the demo, the tests and the benchmark. Every process is one of Flower's commands, with telemetry, update
+checks and the installation of packages at run time off; all listen on 127.0.0.1 alone. On leaving, what was
+started is ended, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+import tomli_w
+
+HOST = "127.0.0.1"
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""What every process of Flower is started with: nothing calls out, nothing is installed, little is waited."""
+
+APP = """\
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "fedmt over Flower: no code of its own, all of it is installed."
+license = "Apache-2.0"
+dependencies = ["fedmt[flower]"]
+
+[tool.flwr.app]
+publisher = "fedmt"
+
+[tool.flwr.app.components]
+serverapp = "{server}"
+clientapp = "{center}"
+
+[tool.flwr.app.config]
+federation = ""
+out = ""
+"""
+
+
+def write_app(
+    folder: Path,
+    name: str = "fedmt-app",
+    server: str = "fedmt.engines.flower.server:app",
+    center: str = "fedmt.engines.flower.center:app",
+) -> Path:
+    """The folder that `flwr run` takes: it names fedmt's apps, and has no code of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(APP.format(name=name, server=server, center=center))
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind((HOST, 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+class Started:
+    """One process with its log file, and whatever it starts."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path
+    ) -> None:
+        self.log = log
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                cwd=folder,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def family(self) -> list[int]:
+        """This process, its children, theirs, and so on."""
+        return family(self.process.pid)
+
+    def kill(self) -> None:
+        """SIGKILL to it and all it started: as a power cut would."""
+        end(self.family(), signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """SIGTERM, and after a while SIGKILL to what is left of it."""
+        started = self.family()
+        if self.running:
+            self.process.terminate()
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and (self.running or any(map(alive, started[1:]))):
+            time.sleep(0.1)
+        end([pid for pid in started if alive(pid)], signal.SIGKILL)
+        self.process.wait()
+
+
+def end_with_parent() -> None:
+    """In a new process: it shall end when the one that started it does, however that ends (Linux)."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def family(pid: int) -> list[int]:
+    """A process and its descendants, read from /proc (Linux)."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for known in found:
+        found += children.get(known, [])
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def end(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+class Deployment:
+    """A SuperLink, SuperNodes and runs, in a folder of their own.
+
+    keys: a folder that `keys.make_keys` filled; without, all is in plain text: for tests of other things.
+    """
+
+    def __init__(
+        self, folder: Path, keys: Path | None = None, threads: int = 1, database: Path | None = None
+    ) -> None:
+        self.folder, self.keys = folder, keys
+        self.database = database or folder / "superlink.db"
+        self.port = free_port()
+        self.home = folder / ".flwr"
+        self.home.mkdir(parents=True, exist_ok=True)
+        connection: dict[str, object] = {"address": f"{HOST}:{self.port}"}
+        if keys is None:
+            connection["insecure"] = True
+        else:
+            connection["root-certificates"] = str((keys / "ca.crt").resolve())
+        (self.home / "config.toml").write_text(
+            tomli_w.dumps({"superlink": {"default": "here", "here": connection}})
+        )
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(self.home),
+            "OMP_NUM_THREADS": str(threads),
+            "PATH": programs,
+        }
+        self._stack = ExitStack()
+        self.started: list[Started] = []
+        self.superlink: Started | None = None
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start(self, name: str, command: Sequence[str]) -> Started:
+        started = Started(command, self.folder / f"{name}.log", self.environment, self.folder)
+        self._stack.callback(started.stop)
+        self.started.append(started)
+        return started
+
+    def start_superlink(self, simulation: bool = False, patience: float = 90.0) -> Started:
+        """Its state is in a file: nodes stay registered when it is killed and started again.
+
+        simulation: it runs the centers itself, on Flower's simulation engine; there are no SuperNodes.
+        """
+        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command += ["--database", str(self.database)]
+        command += ["--disable-runtime-dependency-installation"]
+        if simulation:
+            command += ["--simulation"]
+        if self.keys is None:
+            command += ["--insecure"]
+        else:
+            command += ["--ssl-ca-certfile", str(self.keys / "ca.crt")]
+            command += ["--ssl-certfile", str(self.keys / "server.pem")]
+            command += ["--ssl-keyfile", str(self.keys / "server.key"), "--enable-supernode-auth"]
+        self.superlink = self.start("superlink", command)
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex((HOST, self.port)) == 0:
+                    return self.superlink
+            if not self.superlink.running:
+                break
+            time.sleep(0.1)
+        raise RuntimeError(f"The SuperLink did not start:\n{self.superlink.output()}")
+
+    def start_supernode(
+        self,
+        name: str,
+        center: Path,
+        key: Path | None = None,
+        authority: Path | None = None,
+        insecure: bool | None = None,
+        config: str = "",
+        port: int | None = None,
+    ) -> Started:
+        """key, authority, insecure: others than the deployment's own, to show that they are refused.
+        config: more for --node-config. port: of the SuperLink, where it is not reached directly."""
+        command = ["flower-supernode", "--superlink", f"{HOST}:{port or self.port}"]
+        command += ["--host", HOST, "--port", str(free_port())]
+        command += ["--node-config", f'center="{center}" {config}'.strip()]
+        if insecure if insecure is not None else self.keys is None:
+            command += ["--insecure"]
+        else:
+            assert self.keys is not None
+            command += ["--root-certificates", str(authority or self.keys / "ca.crt")]
+            command += ["--auth-supernode-private-key", str(key or self.keys / name)]
+        return self.start(f"supernode-{name}", command)
+
+    def flwr(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """One call of the `flwr` command."""
+        return subprocess.run(
+            ["flwr", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            text=True,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def register(self, name: str) -> None:
+        """Lets a center's public key in."""
+        assert self.keys is not None
+        done = self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), "here")
+        if done.returncode:
+            raise RuntimeError(f"'{name}' could not be registered:\n{done.stdout}{done.stderr}")
+
+    def start_run(
+        self, app: Path, federation: Path, out: Path, name: str = "run", more: Sequence[str] = ()
+    ) -> Started:
+        """`flwr run`, which follows the run's log and ends with it. more: further options of it."""
+        settings = f'federation="{federation}" out="{out}"'
+        command = ["flwr", "run", str(app), "here", "--stream", "--run-config", settings, *more]
+        return self.start(name, command)

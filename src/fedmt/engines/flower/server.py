@@ -1,0 +1,90 @@
+"""The coordinating site, Flower's ServerApp: a run of a federation's config, into a run folder.
+
+    flwr run app hospitals --run-config 'federation="/…/federation.toml" out="/…/runs/first"'
+
+A folder that holds a run is gone on with, from its last finished round: whoever was killed starts it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedmt.config import Config, DeploymentSpec, load_config
+from fedmt.engines.device import pick_device
+from fedmt.engines.flower.coordinator import FlowerEngine
+from fedmt.engines.flower.plan import Plan
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.site import Record
+from fedmt.errors import FedmtError
+from fedmt.progress import round_line
+from fedmt.run import run_engine
+from fedmt.runs.folder import write_atomically
+
+log = logging.getLogger("flwr")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Runs, and logs what happens; a mistake ends in its message."""
+    given = {key: str(context.run_config.get(key) or "") for key in ("federation", "out")}
+    missing = [key for key, value in given.items() if not value]
+    if missing:
+        raise FedmtError(f'--run-config: say {" and ".join(missing)}, as in out="/data/runs/first".')
+    coordinate(grid, load_config(Path(given["federation"])), Path(given["out"]))
+
+
+def coordinate(grid: Grid, config: Config, out: Path) -> None:
+    federation, notes = config.build_federation(at_hand=False)
+    engine = FlowerEngine(
+        federation,
+        config.build_method(),
+        config.starting_model(federation),
+        config.seed,
+        pick_device(config.device),
+        precision=config.precision,
+        strategy=config.build_strategy(),
+        grid=grid,
+        plan=Plan.of(config, federation),
+        deployment=config.deployment or DeploymentSpec.model_validate({}),
+        history=2 * config.checkpoint_every,
+    )
+    run_engine(config, engine, out, True, Log(out), notes)
+
+
+class Log:
+    """An observer that calls the roll when the run folder is open, then writes a line a round to the log."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.rounds = 0
+
+    def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
+        assert isinstance(engine, FlowerEngine)
+        self.rounds = engine.method.training.rounds
+        for note in notes:
+            log.info("Note: %s", note)
+        if done:
+            log.info("Going on after round %s of %s.", done, self.rounds)
+        if done < self.rounds:
+            engine.connect(run_name(self.out))
+
+    def center(self, round: int, name: str) -> None:
+        pass
+
+    def round(self, record: Record) -> None:
+        log.info("%s", round_line(record, self.rounds))
+
+
+def run_name(out: Path) -> str:
+    """The name under which the centers remember the run: made once, and kept in its folder."""
+    path = out / "run"
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(16).encode())
+    return path.read_text().strip()

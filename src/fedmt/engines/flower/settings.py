@@ -1,0 +1,113 @@
+"""A center's own file, center.toml: its data, its label space, its correspondence, where it keeps its memory.
+
+It stays on the center's machine. `--node-config 'center="/path/to/center.toml"'` tells a SuperNode of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from fedmt.config import load_config, read_toml
+from fedmt.config_errors import Origin, explain
+from fedmt.data.center import Center
+from fedmt.data.loading import Vocabulary, load_center
+from fedmt.data.specs import CenterSpec, ConfigPath, CorrespondenceSpec, ImageSpec, Section, SourceSpec
+from fedmt.engines.flower.plan import Plan
+from fedmt.errors import FedmtError, listed
+from fedmt.labels import LabelSpace
+
+
+class CenterFile(Section):
+    """name: as the coordinator's config has it. state: a folder of the center's own, for what it remembers.
+
+    data: where its images and labels lie. space: the one it labels in (none: it has no labels). spaces: the
+    classes of that space. correspondence: of its space and the wanted one, where it is known.
+    federation: instead of `data`, the center of this name in a federation's config: for trying things out.
+
+    share_correspondence: whether the estimated correspondence may leave the center. share_metrics: whether
+    its losses and its share of confident samples may.
+    device: where it trains ('auto', 'cpu', 'cuda', 'cuda:1').
+    """
+
+    name: str = Field(min_length=1)
+    state: ConfigPath
+    data: SourceSpec | None = None
+    space: str | None = None
+    spaces: dict[str, list[str]] = Field(default_factory=dict)
+    correspondence: CorrespondenceSpec | None = None
+    federation: ConfigPath | None = None
+    share_correspondence: bool = False
+    share_metrics: bool = False
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class CenterSettings:
+    """A center's file, checked."""
+
+    file: CenterFile
+    where: str
+
+    @classmethod
+    def read(cls, path: Path) -> CenterSettings:
+        raw, text = read_toml(path)
+        try:
+            file = CenterFile.model_validate(raw, context={"folder": path.parent})
+        except ValidationError as error:
+            raise FedmtError(explain(error, CenterFile, (), Origin(path, text))) from None
+        if (file.data is None) == (file.federation is None):
+            raise FedmtError(f"{path}: expected either [data] or `federation`.")
+        if file.federation is None and file.space is not None and file.space not in file.spaces:
+            raise FedmtError(
+                f"{path}: space '{file.space}' is not in [spaces]; list the classes that this center uses."
+            )
+        return cls(file, str(path))
+
+    def space(self) -> LabelSpace | None:
+        """The space the center says it labels in; a federation's config has to be read for it."""
+        file = self.file
+        if file.federation is not None:
+            return self._of_federation().space
+        return None if file.space is None else LabelSpace(file.space, file.spaces[file.space])
+
+    def center(self, plan: Plan) -> Center:
+        """Its images and labels, in the shape that the run asks for."""
+        file = self.file
+        if file.federation is not None:
+            return self._of_federation()
+        assert file.data is not None
+        own = {name: LabelSpace(name, classes) for name, classes in file.spaces.items()}
+        vocabulary = Vocabulary({**own, plan.wanted.name: plan.wanted}, {}, self.where)
+        channels, height, width = plan.image_shape
+        # Decoded once and mapped from there: the center's process starts anew for every message.
+        images = ImageSpec.model_validate(
+            {
+                "size": (height, width),
+                "channels": channels,
+                "cache": file.state / "images",
+                "memory_limit_gib": 1e-9,
+            }
+        )
+        spec = CenterSpec.model_validate(
+            {
+                **file.data.model_dump(exclude_unset=True),
+                "name": file.name,
+                "space": file.space,
+                "correspondence": file.correspondence,
+            }
+        )
+        return load_center(spec, plan.wanted, images.options(), vocabulary)
+
+    def _of_federation(self) -> Center:
+        assert self.file.federation is not None
+        federation, _ = load_config(self.file.federation).build_federation()
+        found = {c.name: c for c in federation.centers}
+        if self.file.name not in found:
+            raise FedmtError(
+                f"{self.where}: no center '{self.file.name}' in {self.file.federation}; it has "
+                f"{listed(found)}."
+            )
+        return found[self.file.name]

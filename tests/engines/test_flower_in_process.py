@@ -1,0 +1,576 @@
+"""The distributed engine's arithmetic and its checks, without processes: fast, so every combination."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedmt import Center
+from fedmt.config import load_config
+from fedmt.engines.flower import center as center_app
+from fedmt.engines.flower import roll as roll_module
+from fedmt.engines.flower import wire
+from fedmt.engines.flower.memory import Memory
+from fedmt.engines.flower.server import coordinate
+from fedmt.engines.flower.settings import CenterSettings
+from fedmt.errors import FedmtError
+from fedmt.run import run
+from fedmt.runs.folder import RunFolder
+
+CONFIG = """
+seed = 3
+device = "cpu"
+{top}
+[method]
+{method}
+[aggregation]
+{aggregation}
+[training]
+rounds = {rounds}
+local_epochs = 1
+batch_size = 10
+reference_epochs = 1
+reference_batch_size = 10
+warmup_epochs = 3
+{training}
+[augmentation]
+operations = ["rotate", "shear_x"]
+[model]
+backbone = "small_cnn"
+[benchmark]
+data = {{ source = "fashion_mnist" }}
+wanted = "garment"
+spaces = {{ department = 2, layer = 1, garment = 1 }}
+per_class = 2
+samples = 20
+test_samples = 50
+[deployment]
+wait = 1
+timeout = 1
+{deployment}
+"""
+
+CENTERS = 4
+
+
+Handle = Callable[[Message, Context], Message]
+
+
+class InProcessGrid(Grid):
+    """Flower's grid without processes: a center's app handles each message at once.
+
+    centers: the center.toml of each node, by its number. handle: what a node does with a message.
+    """
+
+    def __init__(
+        self, centers: dict[int, Path], handle: Callable[[Message, Context], Message] = center_app.app
+    ) -> None:
+        self.centers, self.handle = dict(centers), handle
+        self.replies: dict[str, Message] = {}
+        self.seen: list[tuple[str, int, RecordDict, RecordDict]] = []
+        """(kind, node, what was sent, what came back)"""
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.centers)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            node = message.metadata.dst_node_id
+            context = Context(
+                run_id=1,
+                node_id=node,
+                node_config={"center": str(self.centers[node])},
+                state=RecordDict(),
+                run_config={},
+            )
+            identifier = message.metadata.message_id
+            try:
+                reply = self.handle(message, context)
+            except TimeoutError:  # a node that does not answer
+                sent.append(identifier)
+                continue
+            self.seen.append((message.metadata.message_type, node, message.content, reply.content))
+            self.replies[identifier] = reply
+            sent.append(identifier)
+        return sent
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(i) for i in list(message_ids) if i in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(roll_module, "POLL", 0.01)
+    # As in a ServerApp's process: a message says which run it belongs to.
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
+    read = lru_cache(lambda path, text: load_config(path).build_federation()[0])
+
+    def center(self: CenterSettings) -> Center:
+        path = self.file.federation
+        assert path is not None
+        return next(c for c in read(path, path.read_text()).centers if c.name == self.file.name)
+
+    monkeypatch.setattr(CenterSettings, "_of_federation", center)  # read once, not once a message
+
+
+@pytest.fixture
+def make(tmp_path, quick) -> Callable[..., tuple[Path, dict[int, Path]]]:
+    """A federation's config, and the files of its centers."""
+
+    def make_config(
+        method: str = 'name = "fedmt"\nxi = 0.3',
+        aggregation: str = "",
+        training: str = "",
+        deployment: str = "",
+        center: str = "",
+        rounds: int = 3,
+        top: str = "",
+    ) -> tuple[Path, dict[int, Path]]:
+        path = tmp_path / "federation.toml"
+        path.write_text(
+            CONFIG.format(
+                method=method,
+                aggregation=aggregation,
+                training=training if "learning_rate" in training else f"learning_rate = 0.05\n{training}",
+                deployment=deployment,
+                rounds=rounds,
+                top=top,
+            )
+        )
+        files = {}
+        for number in range(1, CENTERS + 1):
+            file = files[number + 100] = tmp_path / f"center-{number}.toml"
+            file.write_text(
+                f'name = "center-{number}"\nstate = "state-{number}"\nfederation = "federation.toml"\n'
+                f'device = "cpu"\n{center}'
+            )
+        return path, files
+
+    return make_config
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    state = RunFolder(folder).load()
+    assert state is not None
+    return dict(state.weights)
+
+
+def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    assert [k for k in one if not (one[k].dtype == two[k].dtype and torch.equal(one[k], two[k]))] == []
+
+
+COMBINATIONS = {
+    "FedMT (T)": {"method": 'name = "fedmt"\nxi = 0.3'},
+    "FedMT (E)": {"method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"'},
+    "learnable M, half of the centers": {
+        "method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"\nestimator = "learnable"',
+        "training": "participation = 0.5\ndropouts = 0.2",
+    },
+    "averaged M-hat": {
+        "method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"\naverage = true',
+        "center": "share_correspondence = true",
+    },
+    "by samples, reference's statistics": {
+        "training": 'weights = "samples"\nbatch_norm = "static-reference"'
+    },
+    "SemiFL": {"method": 'name = "semifl"\nxi = 0.3', "aggregation": 'name = "fedprox"'},
+    "abstaining": {"method": 'name = "fedmt"\nxi = 0.999'},
+    "FedRep": {"method": 'name = "fedrep"'},
+    "FedRep with SCAFFOLD": {"method": 'name = "fedrep"', "aggregation": 'name = "scaffold"'},
+    "FedTrans": {"method": 'name = "fedtrans"\nfine_tune_epochs = 2'},
+    "FedTrans with FedYogi": {
+        "method": 'name = "fedtrans"\nfine_tune_epochs = 2',
+        "aggregation": 'name = "fedyogi"',
+        "training": 'batch_norm = "running"',
+    },
+    "SCAFFOLD": {"aggregation": 'name = "scaffold"', "training": "participation = 0.5"},
+    "FedBN": {"aggregation": 'name = "fedbn"', "training": 'batch_norm = "running"\nparticipation = 0.5'},
+    "FedBN, abstaining at first": {
+        "method": 'name = "fedmt"\nxi = 0.75',
+        "aggregation": 'name = "fedbn"',
+        "training": 'batch_norm = "running"\nlearning_rate = 0.1',
+    },
+    "FedRep with FedBN": {
+        "method": 'name = "fedrep"',
+        "aggregation": 'name = "fedbn"',
+        "training": 'batch_norm = "running"',
+    },
+    "FedAdam": {"aggregation": 'name = "fedadam"', "training": 'batch_norm = "running"'},
+    "Single": {"method": 'name = "single"'},
+}
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_same_as_the_local_engine(make, tmp_path, name) -> None:
+    """Every method and strategy, to the bit."""
+    path, files = make(**COMBINATIONS[name])
+    run(load_config(path), tmp_path / "local")
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+    ours, theirs = RunFolder(tmp_path / "flower").metrics(), RunFolder(tmp_path / "local").metrics()
+    assert [m["accuracy"]["garment"] for m in ours] == [m["accuracy"]["garment"] for m in theirs]
+    for one, two in zip(ours, theirs, strict=True):
+        for center, record in two["centers"].items():
+            assert one["centers"][center].get("absent") == record.get("absent")
+            assert one["centers"][center].get("abstained") == record.get("abstained")
+    if name == "Single":
+        assert grid.seen == []
+
+
+# -- what travels -------------------------------------------------------------------------------------
+
+
+def size(weights: dict[str, torch.Tensor]) -> int:
+    return sum(v.nbytes for v in weights.values())
+
+
+def test_what_travels(make, tmp_path) -> None:
+    """A round costs the weights once each way; the statistics' exchange brings what the round then needs not
+    send again. Nothing but the documented facts comes back."""
+    path, files = make(method='name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"')
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    model = weights(tmp_path / "flower")
+    statistics = {k for k in model if "running" in k or "num_batches" in k}
+    kinds = [kind for kind, *_ in grid.seen]
+    assert (
+        kinds
+        == ["query.check"] * 4 + (["query.statistics"] * 4 + ["train"] * 4) * 3 + ["query.statistics"] * 4
+    )
+    allowed = {
+        "query.check": {"run", "round", "center", "version", "shares", "space", "model", "images"},
+        "train": {"run", "round", "center"},
+        "query.statistics": {"run", "round", "center", "samples"},
+    }
+    for kind, _, sent, back in grid.seen:
+        assert set(wire.facts_of(back)) == allowed[kind]
+        assert set(back) <= {"facts", {"train": "update", "query.statistics": "statistics"}.get(kind, "")}
+        if kind == "query.statistics":
+            assert wire.tensors_of(sent, "weights").keys() == model.keys()
+            assert wire.tensors_of(back, "statistics").keys() == {k for k in statistics if "running" in k}
+        elif kind == "train":
+            assert wire.tensors_of(sent, "weights").keys() <= statistics
+            floating = {k for k, v in model.items() if v.is_floating_point()}
+            assert wire.tensors_of(back, "update").keys() == floating
+
+
+def test_local_layers_stay(make, tmp_path) -> None:
+    """FedRep's heads come once from the coordinator, and never leave a center."""
+    path, files = make(method='name = "fedrep"', training='batch_norm = "static-reference"')
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    trained = [(sent, back) for kind, _, sent, back in grid.seen if kind == "train"]
+    for number, (sent, back) in enumerate(trained):
+        heads = [k for k in wire.tensors_of(sent, "weights") if ".fc." in k]
+        assert len(heads) == (2 if number < CENTERS else 0)  # its own, in the first round
+        assert not [k for k in wire.tensors_of(back, "update") if ".fc." in k]
+    state = RunFolder(tmp_path / "flower").load()
+    assert state is not None
+    assert all(set(kept) <= {"accepted", "layers"} for kept in state.kept.values())
+
+
+def test_half_the_bytes(make, tmp_path) -> None:
+    path, files = make(training='batch_norm = "running"', deployment='wire = "bfloat16"')
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    model = weights(tmp_path / "flower")
+    sent, back = next((s, b) for kind, _, s, b in grid.seen if kind == "train")
+    for content, name in ((sent, "weights"), (back, "update")):
+        assert len(content[name][wire.FORMAT].data) < 0.6 * size(model)
+    run(load_config(path), tmp_path / "local")
+    local = weights(tmp_path / "local")
+    # A bfloat16 has 8 significant bits; three rounds of it stay near, and are not the same.
+    difference = max(float((model[k] - local[k]).abs().max()) for k in model if model[k].dim() >= 2)
+    assert 0 < difference < 0.1
+
+
+def test_shared_by_choice(make, tmp_path) -> None:
+    path, files = make(
+        method='name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"',
+        center="share_correspondence = true\nshare_metrics = true",
+    )
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    run(load_config(path), tmp_path / "local")
+    ours, theirs = RunFolder(tmp_path / "flower").load(), RunFolder(tmp_path / "local").load()
+    assert ours is not None and theirs is not None
+    for name, kept in theirs.kept.items():
+        if "correspondence" in kept:
+            assert torch.equal(ours.kept[name]["correspondence"], kept["correspondence"])
+    one, two = (RunFolder(tmp_path / f).metrics()[-1] for f in ("flower", "local"))
+    for key in ("accuracy", "losses", "confident_share"):
+        assert one[key] == two[key]
+
+
+# -- the check before round 1 -------------------------------------------------------------------------
+
+DATA = """
+name = "center-1"
+state = "state-1"
+device = "cpu"
+space = "department"
+[data]
+source = "npz"
+path = "center-1.npz"
+[spaces]
+department = {classes}
+"""
+
+
+def stopped(grid: InProcessGrid, path: Path, out: Path) -> str:
+    with pytest.raises(FedmtError) as error:
+        coordinate(grid, load_config(path), out)
+    assert RunFolder(out).load() is None  # nothing was trained
+    return str(error.value)
+
+
+def test_another_space_and_other_classes(make, tmp_path) -> None:
+    path, files = make()
+    files[101].write_text(files[101].read_text().replace("center-1", "center-3", 1))
+    files[103].write_text(files[103].read_text().replace("center-3", "center-1", 1))
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "swapped")  # who sits where does not matter
+    for classes, reason in (
+        (["tops", "bottoms"], "its classes of 'department' are 'tops', 'bottoms', but"),
+        (None, "it labels in 'shelf', but the federation's config says 'department'"),
+    ):
+        text = DATA.format(classes=json.dumps(classes or ["a", "b"]))
+        files[101].write_text(text if classes else text.replace("department", "shelf"))
+        said = stopped(InProcessGrid({101: files[101]}), path, tmp_path / f"stopped-{classes is None}")
+        assert said.startswith(f"Center 'center-1': {reason}")
+
+
+def test_another_version_or_network(make, tmp_path, monkeypatch) -> None:
+    path, files = make()
+
+    def lying(**said: object) -> Handle:
+        def handle(message: Message, context: Context) -> Message:
+            reply = center_app.app(message, context)
+            facts = wire.facts_of(reply.content)
+            if facts["center"] == "center-2":
+                facts |= said
+            return Message(wire.message(facts), reply_to=message)
+
+        return handle
+
+    for number, (said, reason) in enumerate(
+        [
+            ({"version": "0.0.9"}, "it runs fedmt 0.0.9, the coordinator"),
+            ({"model": "abc"}, "model 'small_cnn' has other weights there than here"),
+            ({"images": [3, 28, 28]}, "its images have shape [3, 28, 28]"),
+            ({"space": None}, "it has no labels, but the federation's config gives it labels"),
+            ({"problem": "its data has a problem"}, "its data has a problem"),
+        ]
+    ):
+        answer = stopped(InProcessGrid(files, lying(**said)), path, tmp_path / f"stopped-{number}")
+        assert answer.startswith("Center 'center-2': ") and reason in answer
+
+
+def test_average_needs_consent(make, tmp_path) -> None:
+    path, files = make(method='name = "fedmt"\ncorrespondence = "estimated"\naverage = true')
+    said = stopped(InProcessGrid(files), path, tmp_path / "out")
+    assert "Center 'center-1': method.average needs its estimated correspondence" in said
+
+
+def test_missing_centers(make, tmp_path) -> None:
+    path, files = make(deployment="min_centers = 3")
+    files[104].write_text(files[104].read_text().replace("center-4", "centre-4", 1))
+    del files[103]
+    said = stopped(InProcessGrid(files), path, tmp_path / "out")
+    assert "'center-3', 'center-4' had not answered" in said and "deployment.min_centers is 3" in said
+
+
+def test_a_broken_file_stays_at_its_center(make, tmp_path, caplog) -> None:
+    """The coordinator learns that there is a problem; file names and labels are in the center's log alone."""
+    path, files = make()
+    files[101].write_text(DATA.format(classes='["a", "b"]').replace("center-1.npz", "secret-name.npz"))
+    config = path.read_text().replace("{ department = 2, layer = 1, garment = 1 }", "{ department = 4 }")
+    path.write_text(config)
+    classes = load_config(path).build_federation()[0].spaces[1].classes
+    files[101].write_text(
+        DATA.format(classes=json.dumps(list(classes))).replace("center-1.npz", "secret-name.npz")
+    )
+    grid = InProcessGrid(files)
+    said = stopped(grid, path, tmp_path / "out")
+    assert said == "Center 'center-1': its data or its center.toml has a problem, which its own log names."
+    assert "secret-name" in caplog.text
+    assert all("secret-name" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
+
+
+# -- faults -------------------------------------------------------------------------------------------
+
+
+def faulty(faults: dict[tuple[str, int], Callable[..., Any]]) -> Handle:
+    """A center's app whose answers are changed: by (center, round), a function of facts and update."""
+
+    def handle(message: Message, context: Context) -> Message:
+        reply = center_app.app(message, context)
+        facts = wire.facts_of(reply.content)
+        change = faults.get((facts["center"], facts["round"]))
+        if message.metadata.message_type != "train" or change is None:
+            return reply
+        facts, update = change(facts, wire.tensors_of(reply.content, "update"))
+        return Message(wire.message(facts, update=wire.to_bytes(update)), reply_to=message)
+
+    return handle
+
+
+def first(update: dict[str, torch.Tensor], value: object) -> dict[str, torch.Tensor]:
+    key = next(iter(update))
+    changed = update[key].clone()
+    changed.view(-1)[0] = value  # type: ignore[call-overload]
+    return {**update, key: changed}
+
+
+def never(facts: object, update: object) -> object:
+    raise TimeoutError
+
+
+FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
+    "NaN": (lambda f, u: (f, first(u, float("nan"))), "NaN or Inf"),
+    "Inf": (lambda f, u: (f, first(u, float("inf"))), "NaN or Inf"),
+    "wrong shape": (lambda f, u: (f, {k: v[..., :1] for k, v in u.items()}), "expected"),
+    "wrong type": (lambda f, u: (f, {k: v.double() for k, v in u.items()}), "torch.float64"),
+    "missing weights": (lambda f, u: (f, dict(list(u.items())[1:])), "other weights than expected"),
+    "nothing": (lambda f, u: (f, {}), "other weights than expected"),
+    "unknown run": (lambda f, u: ({**f, "run": "0" * 32}, u), "it answered for run 0000"),
+    "another's name": (lambda f, u: ({**f, "center": "center-1"}, u), "it answered for run"),
+    "late": (never, "no answer within 1 s"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_costs_its_round_alone(make, tmp_path, name) -> None:
+    """The center is left out of round 2, named, and back in round 3; the run is as if it had been absent."""
+    fault, reason = FAULTS[name]
+    path, files = make(
+        aggregation='name = "scaffold"',
+        training='batch_norm = "static-reference"',
+        center="share_metrics = true",
+    )
+    grid = InProcessGrid(files, faulty({("center-2", 2): fault}))
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    records = [m["centers"] for m in RunFolder(tmp_path / "flower").metrics()]
+    assert reason in records[2]["center-2"]["left_out"]
+    assert all("losses" in record for center, record in records[2].items() if center != "center-2")
+    assert "losses" in records[3]["center-2"] and "losses" in records[1]["center-2"]
+    # In round 3 the center went on from round 1, the last one that counted.
+    asked = [wire.facts_of(s) for kind, node, s, _ in grid.seen if kind == "train" and node == 102]
+    assert [f["accepted"] for f in asked][-1] == 1
+
+
+def test_too_few_answers_stop_the_run(make, tmp_path) -> None:
+    path, files = make(training='batch_norm = "static-reference"', deployment="min_centers = 4")
+    grid = InProcessGrid(files, faulty({("center-2", 2): FAULTS["NaN"][0]}))
+    with pytest.raises(FedmtError, match=r"Round 2: 3 of 4 centers answered.*'center-2': its update"):
+        coordinate(grid, load_config(path), tmp_path / "flower")
+    # Started again, it goes on; and the fault has left nothing behind.
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    run(load_config(path), tmp_path / "local")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+
+
+def test_a_lost_state_folder(make, tmp_path) -> None:
+    """A center whose memory is gone says so, and begins anew in the round after."""
+    path, files = make(method='name = "fedrep"', training='batch_norm = "static-reference"')
+
+    def handle(message: Message, context: Context) -> Message:
+        facts = wire.facts_of(message.content)
+        if message.metadata.message_type == "train" and facts["round"] == 2:
+            for file in (tmp_path / "state-1").rglob("round-*"):
+                file.unlink()
+        return center_app.app(message, context)
+
+    coordinate(InProcessGrid(files, handle), load_config(path), tmp_path / "flower")
+    records = [m["centers"] for m in RunFolder(tmp_path / "flower").metrics()]
+    assert "what it kept of round 1 is gone" in records[2]["center-1"]["left_out"]
+    assert records[3]["center-1"] == {}
+
+
+def test_a_node_that_comes_back(make, tmp_path) -> None:
+    """As another node of Flower's, under its name: it is checked, and goes on with what it kept."""
+    path, files = make(
+        method='name = "fedmt"\nxi = 0.1\ncorrespondence = "estimated"\nestimator = "learnable"'
+    )
+    grid = InProcessGrid(files)
+
+    def handle(message: Message, context: Context) -> Message:
+        facts = wire.facts_of(message.content)
+        reply = center_app.app(message, context)
+        if (message.metadata.message_type, facts["round"], context.node_id) == ("query.statistics", 2, 104):
+            grid.centers[202] = grid.centers.pop(102)
+        return reply
+
+    grid.handle = handle
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    run(load_config(path), tmp_path / "local")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+    assert {node for kind, node, *_ in grid.seen if kind == "train"} == {101, 102, 103, 104, 202}
+
+
+# -- a center's own file ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('space = "department"', 'spce = "department"', "unknown key 'spce'. Did you mean 'space'?"),
+        ('space = "department"', 'space = "shelf"', "space 'shelf' is not in [spaces]"),
+        ('[data]\nsource = "npz"\npath = "center-1.npz"\n', "", "expected either [data] or `federation`"),
+        ('state = "state-1"\n', "", "'state' is missing"),
+        ('"npz"', '"nzp"', "data.source"),
+    ],
+)
+def test_mistakes_in_a_center_file(tmp_path, old, new, said) -> None:
+    path = tmp_path / "center.toml"
+    text = DATA.format(classes='["a", "b"]')
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(FedmtError) as error:
+        CenterSettings.read(path)
+    assert said in str(error.value) and str(path) in str(error.value)
+
+
+def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:
+    memory = Memory(tmp_path, "ab" * 8, "Berlin")
+    for number in range(1, 7):
+        memory.save(number, {"correspondence": torch.full((2, 3), float(number))}, keep_from=number - 3)
+    assert memory.load(None) == {}
+    assert memory.load(6)["correspondence"][0, 0] == 6
+    kept = sorted(p.name for p in memory.folder.iterdir())
+    assert kept == [f"round-00000{n}.safetensors" for n in (3, 4, 5, 6)]  # as far back as may be asked for
+    with pytest.raises(FedmtError, match="what it kept of round 2 is gone"):
+        memory.load(2)
+    with pytest.raises(FedmtError, match="of another center, run or round"):
+        Memory(tmp_path, "ab" * 8, "Lyon").load(6)
+    (memory.folder / "round-000006.safetensors").write_bytes(b"cut")
+    with pytest.raises(FedmtError, match="is damaged"):
+        memory.load(6)
+    with pytest.raises(FedmtError, match="not the name of a run"):
+        Memory(tmp_path, "../../etc", "Berlin")

@@ -1,0 +1,344 @@
+"""The distributed engine over real SuperLink and SuperNode processes on loopback.
+
+A process starts for every message and takes seconds of one core, so one deployment serves many tests, with
+tiny data; `test_flower_in_process.py` has the many combinations. Whatever is started here is ended here.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from fedmt.config import load_config
+from fedmt.engines.flower.keys import make_keys
+from fedmt.engines.flower.processes import Deployment, Started, alive, write_app
+from fedmt.run import run
+from fedmt.runs.folder import RunFolder
+
+CONFIG = """
+seed = 3
+device = "cpu"
+[method]
+{method}
+[aggregation]
+{aggregation}
+[training]
+rounds = 3
+local_epochs = 1
+batch_size = 10
+reference_epochs = 1
+reference_batch_size = 10
+warmup_epochs = 3
+learning_rate = 0.05
+batch_norm = "{batch_norm}"
+[augmentation]
+operations = ["rotate", "shear_x"]
+[model]
+backbone = "small_cnn"
+[benchmark]
+data = {{ source = "fashion_mnist" }}
+wanted = "garment"
+spaces = {{ {spaces} }}
+per_class = 2
+samples = 20
+test_samples = 50
+[deployment]
+wait = 300
+timeout = {timeout}
+"""
+
+HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals"
+
+TWO = "department = 1, layer = 1"
+THREE = "department = 2, layer = 1"
+
+FAULTY_APP = '''
+"""A center that can be told to fail: by faults.json beside its center.toml."""
+import json, time
+from pathlib import Path
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from fedmt.engines.flower import center, wire
+
+app = ClientApp()
+app.query("check")(center.check)
+app.query("statistics")(center.statistics)
+
+
+@app.train()
+def train(message, context):
+    folder = Path(str(context.node_config["center"])).parent
+    facts = wire.facts_of(message.content)
+    name = center.find_settings(context).file.name
+    fault = json.loads((folder / "faults.json").read_text()).get(name, {}).get(str(facts["round"]))
+    if fault == "hang":
+        (folder / f"hanging-{name}").touch()
+        time.sleep(600)
+    reply = center.train(message, context)
+    said, update = wire.facts_of(reply.content), wire.tensors_of(reply.content, "update")
+    if fault == "late":
+        time.sleep(35)
+    elif fault == "NaN":
+        update = {k: v * float("nan") for k, v in update.items()}
+    elif fault == "shapes":
+        update = {k: v.flatten()[:1] for k, v in update.items()}
+    elif fault == "run":
+        said["run"] = "0" * 32
+    return Message(wire.message(said, update=wire.to_bytes(update)), reply_to=message)
+'''
+
+
+def write_config(
+    path: Path, method: str, aggregation: str = "", batch_norm: str = "static-reference", spaces: str = TWO,
+    timeout: int = 300,
+) -> Path:  # fmt: skip
+    path.write_text(
+        CONFIG.format(
+            method=method, aggregation=aggregation, batch_norm=batch_norm, spaces=spaces, timeout=timeout
+        )
+    )
+    return path
+
+
+def write_center(folder: Path, number: int, federation: Path) -> Path:
+    path = folder / f"node-{number}.toml"
+    path.write_text(
+        f'name = "center-{number}"\nstate = "state-{number}"\nfederation = "{federation}"\ndevice = "cpu"\n'
+    )
+    return path
+
+
+def until(happened: Callable[[], object], what: str, patience: float = 150.0) -> None:
+    deadline = time.monotonic() + patience
+    while not happened():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+def finished(started: Started, patience: float = 420.0) -> str:
+    """What `flwr run` printed, when the run is over."""
+    until(lambda: not started.running, f"the end of the run:\n{started.output()}", patience)
+    return started.output()
+
+
+def assert_same(one: Path, two: Path) -> None:
+    a, b = RunFolder(one).load(), RunFolder(two).load()
+    assert a is not None and b is not None and a.round == b.round == 3
+    assert a.weights.keys() == b.weights.keys()
+    assert [k for k in a.weights if not torch.equal(a.weights[k], b.weights[k])] == []
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory) -> Iterator[Deployment]:
+    """A SuperLink and two nodes."""
+    folder = tmp_path_factory.mktemp("deployment")
+    write_app(folder / "app")
+    federation = write_config(folder / "federation.toml", 'name = "fedmt"')
+    with Deployment(folder) as running:
+        running.start_superlink()
+        for number in (1, 2):
+            running.start_supernode(f"node-{number}", write_center(folder, number, federation))
+        yield running
+        started = [pid for process in running.started for pid in process.family()]
+    # Nothing is left behind.
+    until(lambda: not any(map(alive, started)), "the end of all processes", 15)
+
+
+SAME = {
+    "FedMT (T)": {"method": 'name = "fedmt"\nxi = 0.3'},
+    "FedRep": {"method": 'name = "fedrep"'},
+    "SCAFFOLD": {
+        "method": 'name = "fedmt"\nxi = 0.3',
+        "aggregation": 'name = "scaffold"',
+        "batch_norm": "running",
+    },
+}
+
+
+def key(name: str) -> str:
+    return name.lower().replace(" ", "-").replace("(", "").replace(")", "")
+
+
+@pytest.fixture(scope="module")
+def side_by_side(deployment) -> dict[str, Started]:
+    """Several runs at once on the same nodes, which is quicker; they know nothing of each other."""
+    folder = deployment.folder
+    started = {}
+    for name, options in SAME.items():
+        federation = write_config(folder / f"{key(name)}.toml", **options)
+        started[name] = deployment.start_run(
+            folder / "app", federation, folder / key(name), f"run-{key(name)}"
+        )
+    # The nodes' centers label by department and by layer; this federation says otherwise.
+    federation = write_config(folder / "mismatch.toml", 'name = "fedmt"', spaces="layer = 1, department = 1")
+    started["mismatch"] = deployment.start_run(
+        folder / "app", federation, folder / "mismatch", "run-mismatch"
+    )
+    return started
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_result(deployment, side_by_side, name) -> None:
+    """The local engine and Flower end in the same weights, to the bit."""
+    folder = deployment.folder
+    said = finished(side_by_side[name])
+    assert (folder / key(name) / "summary.json").exists(), said
+    run(load_config(folder / f"{key(name)}.toml"), folder / f"{key(name)}-local")
+    assert_same(folder / key(name), folder / f"{key(name)}-local")
+
+
+def test_a_mismatch_stops_the_run(deployment, side_by_side) -> None:
+    said = finished(side_by_side["mismatch"])
+    reasons = (
+        "Center 'center-1': it labels in 'department', but the federation's config says 'layer'",
+        "Center 'center-2': it labels in 'layer', but the federation's config says 'department'",
+    )
+    assert any(reason in said for reason in reasons), said
+    assert RunFolder(deployment.folder / "mismatch").load() is None
+
+
+def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
+    """FedMT (E), with the exchange of statistics. SIGKILL to the SuperLink and the ServerApp after round 1;
+    they are started again, go on from there, and nobody can tell from the weights."""
+    folder = deployment.folder
+    method = 'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"'
+    federation = write_config(folder / "killed.toml", method, batch_norm="static")
+    run(load_config(federation), folder / "killed-local")
+    first = deployment.start_run(folder / "app", federation, folder / "killed", "run-killed")
+    until(lambda: len(RunFolder(folder / "killed").metrics()) > 1, f"round 1:\n{first.output()}")
+    assert deployment.superlink is not None
+    deployment.superlink.kill()
+    first.kill()
+    assert len(RunFolder(folder / "killed").metrics()) < 4
+    deployment.start_superlink()
+    said = finished(deployment.start_run(folder / "app", federation, folder / "killed", "run-again"))
+    assert "Going on after round 1 of 3." in said or "Going on after round 2 of 3." in said
+    assert_same(folder / "killed", folder / "killed-local")
+
+
+def test_faults(deployment) -> None:
+    """Each is left out of its round, named, and welcomed back: NaN, wrong shapes, a node that is killed while
+    it trains, a late answer, an answer for an unknown run."""
+    folder = deployment.folder
+    app = write_app(folder / "faulty-app", "faulty-app", center="faulty:app")
+    (app / "faulty.py").write_text(FAULTY_APP)
+    method = 'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"'
+    federation = write_config(folder / "faults.toml", method, spaces=THREE, timeout=30)
+    for number in (1, 2, 3):
+        write_center(folder, number, federation)
+    faults = {
+        "center-1": {"2": "hang"},
+        "center-2": {"1": "NaN", "2": "late"},
+        "center-3": {"1": "shapes", "3": "run"},
+    }
+    (folder / "faults.json").write_text(json.dumps(faults))
+    deployment.start_supernode("node-3", folder / "node-3.toml")
+    started = deployment.start_run(app, federation, folder / "faults", "run-faults")
+    until(lambda: (folder / "hanging-center-1").exists(), f"round 2:\n{started.output()}")
+    node = next(s for s in deployment.started if s.log.name == "supernode-node-1.log")
+    node.kill()
+    deployment.start_supernode("node-1", folder / "node-1.toml")
+    said = finished(started)
+    records = [m["centers"] for m in RunFolder(folder / "faults").metrics()]
+    assert len(records) == 4, said
+    assert "NaN or Inf" in records[1]["center-2"]["left_out"]
+    assert "expected" in records[1]["center-3"]["left_out"]
+    assert "no answer within" in records[2]["center-2"]["left_out"]
+    assert "left_out" in records[2]["center-1"]
+    assert "it answered for run 0000" in records[3]["center-3"]["left_out"]
+    for name in ("center-1", "center-2", "center-3"):
+        assert f"center '{name}' is left out" in said
+    fine = [(1, "center-1"), (2, "center-3"), (3, "center-1"), (3, "center-2")]
+    assert [place for place in fine if "left_out" in records[place[0]][place[1]]] == []
+    # The killed center went on with the M-hat of round 1: it was asked for it, and had it.
+    state = RunFolder(folder / "faults").load()
+    assert state is not None and int(state.kept["center-1"]["accepted"]) == 3
+    assert len(list((folder / "state-1").rglob("round-000001.safetensors"))) >= 1
+
+
+# -- TLS and authentication ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory) -> Iterator[dict[str, Started]]:
+    """Nodes of all kinds at a SuperLink with TLS and node authentication, started together."""
+    folder = tmp_path_factory.mktemp("secured")
+    keys = folder / "keys"
+    make_keys(keys, ["127.0.0.1"], ["known", "unknown"])
+    make_keys(folder / "other-keys", ["127.0.0.1"], [])
+    center = folder / "center.toml"
+    center.write_text('name = "known"\nstate = "state"\nfederation = "none.toml"\n')
+    with Deployment(folder, keys) as running:
+        running.start_superlink()
+        running.register("known")
+        wrong = folder / "other-keys" / "ca.crt"
+        yield {
+            "registered": running.start_supernode("known", center),
+            "unregistered": running.start_supernode("unknown", center),
+            "wrong authority": running.start_supernode("wrong", center, keys / "known", wrong),
+            "plain text": running.start_supernode("plain", center, insecure=True),
+        }
+
+
+def test_a_registered_node_is_let_in(nodes) -> None:
+    node = nodes["registered"]
+    until(lambda: "SuperNode ID" in node.output() or not node.running, "the node", 90)
+    assert "SuperNode ID" in node.output(), node.output()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("unregistered", "Failed to initialize the connection"),
+        ("wrong authority", "SSL/TLS handshake error"),
+        ("plain text", "Connection attempt failed"),
+    ],
+)
+def test_others_are_refused(nodes, kind, words) -> None:
+    """An unregistered key, a certificate of another authority and plain text: no node comes of them."""
+    node = nodes[kind]
+    until(lambda: words in node.output() or not node.running, "a refusal", 90)
+    assert words in node.output(), node.output()
+    assert "SuperNode ID" not in node.output()
+
+
+# -- Flower's simulation, and the example --------------------------------------------------------------
+
+
+def test_simulation(tmp_path) -> None:
+    """`flwr run` on Flower's simulation engine: the same weights again."""
+    federation = write_config(tmp_path / "federation.toml", 'name = "fedmt"\nxi = 0.3', batch_norm="static")
+    run(load_config(federation), tmp_path / "local")
+    with Deployment(tmp_path) as running:
+        running.start_superlink(simulation=True)
+        options = ["--federation-config", "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=2"]
+        app, out = write_app(tmp_path / "app"), tmp_path / "runs" / "simulated"
+        said = finished(running.start_run(app, federation, out, more=options))
+    assert (out / "summary.json").exists(), said
+    assert_same(out, tmp_path / "local")
+
+
+def test_the_hospitals(tmp_path) -> None:
+    """The tutorial of docs/deployment.md, with TLS, node authentication and data of the centers' own."""
+    demo = [sys.executable, str(HOSPITALS / "demo.py"), "--out", str(tmp_path / "out"), "--rounds", "1"]
+    done = subprocess.run(demo, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("garment", "department", "layer", "Everything that was started has ended."):
+        assert word in done.stdout
+    metrics = RunFolder(tmp_path / "out" / "coordinator" / "run").metrics()
+    assert [m["round"] for m in metrics] == [0, 1]
+    centers = metrics[1]["centers"]
+    assert set(centers) == {"Berlin", "Lyon", "Oslo"} and not any("left_out" in c for c in centers.values())
+    assert "losses" in centers["Oslo"] and "losses" not in centers["Berlin"]  # what each allows
+    # What a center keeps is with it, and M-hat is with the coordinator where it was let out.
+    assert list((tmp_path / "out" / "lyon" / "state").rglob("round-000001.safetensors"))
+    state = RunFolder(tmp_path / "out" / "coordinator" / "run").load()
+    assert state is not None
+    assert "correspondence" in state.kept["Oslo"] and "correspondence" not in state.kept["Lyon"]
