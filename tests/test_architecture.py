@@ -48,6 +48,7 @@ BELOW = {
     "run": {"errors", "config", "data", "engines", "model", "runs"},
     "progress": {"data", "engines", "run"},
     "export": {"engines", "errors", "model", "runs"},
+    "init": {"errors", "config", "data"},
     "quickstart": {"augment", "config", "progress", "run", "runs"},
     "experiment": {"errors", "config_errors", "config", "data"},
     "results": {"experiment", "runs"},

@@ -35,6 +35,51 @@ SetOption = Annotated[
 ]
 
 
+@app.command()
+def init(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="It holds a folder, CSV or npz for each center.")
+    ] = None,
+    center: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="A center by itself; may be repeated.")
+    ] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="Test images; may be repeated.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Where the wanted labels stand in its table, if it has one.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
+    accept_similar: Annotated[
+        bool, typer.Option("--accept-similar", help="Use correspondences that rest on similar names.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; take every guess.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Look at the data and write a first federation.toml, with what was guessed in comments."""
+    from fedmt.init import command_line
+
+    def ask(question: str, default: str) -> str:
+        return str(typer.prompt(question, default=default))
+
+    asking = ask if sys.stdin.isatty() and not yes else None
+    command_line(
+        folder,
+        center or [],
+        test or [],
+        reference,
+        column,
+        out,
+        accept_similar,
+        force,
+        make_console(),
+        asking,
+    )
+
+
 @app.command("run")
 def run_command(
     config: ConfigArgument,
