@@ -95,6 +95,19 @@ def test_onnx_tells_nothing_of_the_machine(make_federation, tmp_path: Path) -> N
 
 
 @needs_onnx
+def test_a_network_that_onnx_has_no_words_for(make_federation, tmp_path: Path, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no such operator\nand a hundred lines more")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    model = untrained(make_federation, "small_cnn")
+    with pytest.raises(
+        fedmt.FedmtError, match="Backbone 'small_cnn' cannot be exported to ONNX: no such operator$"
+    ):
+        export_onnx(model, tmp_path / "model.onnx")
+
+
+@needs_onnx
 def test_a_graph_that_differs_is_not_written(make_federation, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(onnx_module, "_difference", lambda *_: 0.01)
     with pytest.raises(fedmt.FedmtError, match="nothing was written"):

@@ -41,17 +41,23 @@ def export_onnx(model: Model, path: Path) -> float | None:
         )
     predictor = model.predictor().cpu()
     example = torch.zeros(2, *model.image_shape, dtype=torch.uint8)
-    with _quiet():
-        program = torch.onnx.export(
-            predictor,
-            (example,),
-            dynamo=True,
-            input_names=[INPUT],
-            output_names=[output_name(space) for space in model.spaces],
-            dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
-            external_data=False,
-            verbose=False,
-        )
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                predictor,
+                (example,),
+                dynamo=True,
+                input_names=[INPUT],
+                output_names=[output_name(space) for space in model.spaces],
+                dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:  # a network of the user's own may hold anything
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise FedmtError(
+            f"Backbone '{model.description.backbone}' cannot be exported to ONNX: {first[0]}"
+        ) from error
     assert program is not None
     proto: Any = program.model_proto
     _strip(proto)
