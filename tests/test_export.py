@@ -101,9 +101,7 @@ def test_a_network_that_onnx_has_no_words_for(make_federation, tmp_path: Path, m
 
     monkeypatch.setattr(torch.onnx, "export", refuse)
     model = untrained(make_federation, "small_cnn")
-    with pytest.raises(
-        fedmt.FedmtError, match="Backbone 'small_cnn' cannot be exported to ONNX: no such operator$"
-    ):
+    with pytest.raises(fedmt.FedmtError, match=r"cannot be exported to ONNX: no such operator$"):
         export_onnx(model, tmp_path / "model.onnx")
 
 
