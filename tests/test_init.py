@@ -44,7 +44,8 @@ def table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], scan
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Class folders, a table in another space, one with both labels, images without labels, a test set."""
+    """Class folders, a table in another space, one with both labels (the wanted ones under the less likely
+    title), images without labels, a test set."""
     base = tmp_path / "data"
     class_folders(base / "aachen", WANTED, 2)
     class_folders(base / "test", WANTED, 2)
@@ -55,7 +56,7 @@ def data(tmp_path: Path) -> Path:
     )
     both = [(name, GROUP[name]) for name in WANTED for _ in range(4)]
     both[-1] = ("nevus", "malignant")
-    table(base / "cairo" / "cases.csv", ["image", "diagnosis", "kind"], both, "pics")
+    table(base / "cairo" / "cases.csv", ["image", "lesion", "type"], both, "pics")
     for i in range(3):
         picture(base / "delhi" / f"{i}.png")
     (base / "notes.csv").write_text("who,what\na,b\n")
@@ -67,15 +68,15 @@ def test_check_accepts_what_it_writes(data: Path, command) -> None:
     status, printed, said = command("init", data, "--out", out)
     assert (status, said) == (0, "") and f"fedmt check {out}" in printed
     config = tomllib.loads(out.read_text())
-    assert config["wanted"] == "diagnosis" and config["spaces"]["diagnosis"] == WANTED
+    assert config["wanted"] == "lesion" and config["spaces"]["lesion"] == WANTED
     assert config["spaces"]["group"] == ["benign", "malignant"] and len(config["spaces"]) == 2
     assert config["reference"] == {"name": "aachen", "source": "folder", "path": "aachen"}
     assert [c["name"] for c in config["centers"]] == ["berlin", "cairo", "delhi"]  # not scans, not notes
     berlin, cairo, delhi = config["centers"]
     assert (berlin["label_column"], berlin["space"], berlin["image_column"]) == ("group", "group", "file")
     assert (cairo["label_column"], cairo["space"], cairo["path"]) == (
-        "diagnosis",
-        "diagnosis",
+        "lesion",
+        "lesion",
         "cairo/cases.csv",
     )
     assert "space" not in delhi and config["tests"] == [{"source": "folder", "path": "test"}]
@@ -158,14 +159,14 @@ def test_centers_by_themselves(data: Path, tmp_path: Path, command) -> None:
     out = tmp_path / "elsewhere" / "f.toml"
     status, _, said = command(
         "init", "--center", f"Aix={data / 'cairo' / 'cases.csv'}", "--center", f"Bonn={data / 'berlin.csv'}",
-        "--column", "kind", "--reference", "Aix", "--test", data / "cairo" / "cases.csv", "--out", out,
+        "--column", "type", "--reference", "Aix", "--test", data / "cairo" / "cases.csv", "--out", out,
     )  # fmt: skip
     assert status == 0, said
     config = load_config(out)
     assert (
-        config.wanted == "kind" and config.reference.name == "Aix" and config.reference.label_column == "kind"
+        config.wanted == "type" and config.reference.name == "Aix" and config.reference.label_column == "type"
     )
-    assert config.centers[0].space == "kind"  # the same two names
+    assert config.centers[0].space == "type"  # the same two names
     assert command("check", out)[0] == 0
 
 
@@ -243,7 +244,7 @@ def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:
         (["--center", "=x"], "expected NAME=PATH"),
         (["{data}", "--reference", "achen"], "Did you mean 'aachen'?"),
         (["{data}", "--reference", "delhi"], "has no labels"),
-        (["{data}", "--reference", "cairo", "--column", "knd"], "Did you mean 'kind'?"),
+        (["{data}", "--reference", "cairo", "--column", "typ"], "Did you mean 'type'?"),
         (["{data}", "--center", "aachen={data}/test"], "several centers are called 'aachen'"),
     ],
 )
