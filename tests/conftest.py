@@ -3,14 +3,17 @@
 One thread: the suite's tensors are tiny, and threads that wait for each other cost more than they give.
 """
 
+import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
-from fedmt import Center, Federation
+from fedmt import Center, Federation, cli
 from fedmt.aggregation import FedAvgM, Strategy
 from fedmt.backbones import Classifier, pixel_statistics
 from fedmt.backbones.heads import add_heads
@@ -102,6 +105,72 @@ def make_engine(make_model: Callable[[Federation], Classifier]) -> MakeEngine:
     return make
 
 
+TINY = """
+seed = 3
+[method]
+name = "{method}"
+{options}
+[training]
+rounds = 1
+local_epochs = 1
+batch_size = 10
+reference_epochs = 1
+reference_batch_size = 10
+warmup_epochs = 3
+learning_rate = 0.05
+batch_norm = "{batch_norm}"
+[augmentation]
+operations = ["rotate", "shear_x"]
+[model]
+backbone = "small_cnn"
+[benchmark]
+data = {{ source = "fashion_mnist" }}
+wanted = "garment"
+spaces = {{ department = 2, layer = 1 }}
+per_class = {per_class}
+samples = 30
+test_samples = 200
+{more}
+"""
+
+TINY_RUNS: dict[str, dict[str, object]] = {
+    "fedmt": {"options": "xi = 0.1"},
+    "fedmt-estimated": {
+        "options": 'xi = 0.1\ncorrespondence = "estimated"',
+        "per_class": 8,
+        "more": "[calibration]\nshare = 0.5\nminimum = 40",
+    },
+    "single": {},
+    "semifl": {"options": "xi = 0.1"},
+    "fedrep": {},
+    "fedrep-fedbn": {"batch_norm": "running", "more": '[aggregation]\nname = "fedbn"'},
+    "fedtrans": {"options": "fine_tune_epochs = 3"},
+}
+"""Small real runs, one of each way to answer in a label space."""
+
+TinyRun = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """The folder of one of `TINY_RUNS`, trained when it is first asked for (a second or two)."""
+    base = tmp_path_factory.mktemp("runs")
+
+    def make(name: str) -> Path:
+        from fedmt.config import load_config
+        from fedmt.run import run
+
+        folder = base / name
+        if not folder.exists():
+            values = {"options": "", "batch_norm": "static", "per_class": 2, "more": "", **TINY_RUNS[name]}
+            config = base / f"{name}.toml"
+            config.write_text(TINY.format(method=name.split("-")[0], **values))
+            run(load_config(config), folder)
+        return folder
+
+    return make
+
+
 @pytest.fixture
 def play(make_engine: MakeEngine) -> Callable[..., tuple[list[State], list[dict[str, Any]]]]:
     """All states and records of a run, round 0 first; `rounds` where it is not to go to its end."""
@@ -123,3 +192,20 @@ def play(make_engine: MakeEngine) -> Callable[..., tuple[list[State], list[dict[
         return states, records
 
     return play
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`fedmt ARGUMENTS` in this process: (exit status, standard output, standard error)."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which `main` replaces
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedmt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return command

@@ -280,6 +280,7 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
         "checkpoints/round-000002.safetensors",
         "config.toml",
         "metrics.jsonl",
+        "model.json",
         "summary.json",
     ]
     resolved = tomllib.loads((run / "config.toml").read_text())

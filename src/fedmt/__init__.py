@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 # Before torch is loaded: idle OpenMP threads shall soon sleep. By default they spin for milliseconds, and
 # beside any other busy process that was measured to make a loop of small operations a hundred times slower.
@@ -15,5 +16,26 @@ from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError
 from fedmt.labels import Correspondence, LabelSpace
 
+if TYPE_CHECKING:
+    from fedmt.model import Model, load
+
 __version__ = "0.1.0"
-__all__ = ["Center", "Correspondence", "Federation", "FedmtError", "LabelSpace", "__version__"]
+__all__ = [
+    "Center",
+    "Correspondence",
+    "Federation",
+    "FedmtError",
+    "LabelSpace",
+    "Model",
+    "__version__",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`fedmt.load` and `fedmt.Model`, when they are first asked for: they bring Pillow and pydantic."""
+    if name in ("Model", "load"):
+        from fedmt import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module 'fedmt' has no attribute '{name}'")

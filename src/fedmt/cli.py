@@ -1,4 +1,4 @@
-"""The command line: `fedmt run`, `check`, `quickstart`, `reproduce`."""
+"""The command line: `fedmt init`, `check`, `run`, `predict`, `export`, `quickstart`, `reproduce`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 import fedmt
@@ -32,6 +33,51 @@ ConfigArgument = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.")
 ]
+
+
+@app.command()
+def init(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="It holds a folder, CSV or npz for each center.")
+    ] = None,
+    center: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="A center by itself; may be repeated.")
+    ] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="Test images; may be repeated.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Where the wanted labels stand in its table, if it has one.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
+    accept_similar: Annotated[
+        bool, typer.Option("--accept-similar", help="Use correspondences that rest on similar names.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; take every guess.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Look at the data and write a first federation.toml, with what was guessed in comments."""
+    from fedmt.init import command_line
+
+    def ask(question: str, default: str) -> str:
+        return str(typer.prompt(question, default=default))
+
+    asking = ask if sys.stdin.isatty() and not yes else None
+    command_line(
+        folder,
+        center or [],
+        test or [],
+        reference,
+        column,
+        out,
+        accept_similar,
+        force,
+        make_console(),
+        asking,
+    )
 
 
 @app.command("run")
@@ -151,6 +197,66 @@ def reproduce(
 
     if not command_line(name, list_, only, seeds, scale, out, data, weights, set_, jobs, make_console()):
         raise typer.Exit(1)
+
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder, or a file of `fedmt export --safetensors`.")
+]
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="INPUT…", help="Images, folders of them, or CSVs that name them.")
+    ],
+    space: Annotated[str | None, typer.Option(help="Label space; by default the wanted one.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="So many most probable classes.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write every row to this file.")] = None,
+    center: Annotated[
+        str | None, typer.Option(help="Answer by this center's own matrix or head, not by the mean.")
+    ] = None,
+    image_column: Annotated[str, typer.Option(help="Of a CSV.")] = "image",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+) -> None:
+    """Classes and probabilities of images, in any label space of the federation."""
+    from fedmt.model.predicting import command_line
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not command_line(run, inputs, space, top, out, center, image_column, device, sys.stdout, console):
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    onnx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Pixels to the probabilities of every label space.")
+    ] = None,
+    safetensors: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, beside it.")
+    ] = None,
+) -> None:
+    """The model as a file to deploy or to hand on."""
+    if onnx is None and safetensors is None:
+        raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
+    model = fedmt.load(run, "cpu")
+    console = make_console()
+    if safetensors is not None:
+        from fedmt.export.safetensors import export_safetensors
+
+        card = export_safetensors(model, run, safetensors)
+        console.print(f"Weights: {safetensors}\nModel card: {card}", soft_wrap=True)
+    if onnx is not None:
+        from fedmt.export.onnx import export_onnx
+
+        difference = export_onnx(model, onnx)
+        checked = (
+            "not compared with PyTorch: onnxruntime is not installed"
+            if difference is None
+            else f"compared with PyTorch: probabilities differ by at most {difference:.1g}"
+        )
+        console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)

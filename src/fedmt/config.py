@@ -31,9 +31,11 @@ from fedmt.backbones.heads import add_heads
 from fedmt.config_errors import Origin, explain
 from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
+from fedmt.data.holding import hold_out
 from fedmt.data.loading import Vocabulary, load_federation, outline
 from fedmt.data.specs import (
     BenchmarkSpec,
+    CalibrationSpec,
     CenterSpec,
     ConfigPath,
     CorrespondenceSpec,
@@ -98,6 +100,7 @@ class Config(Section):
     augmentation: Augmentation = Augmentation()
     model: ModelSpec = ModelSpec()
     images: ImageSpec = ImageSpec()
+    calibration: CalibrationSpec | None = None
     spaces: dict[str, list[str]] = Field(default_factory=dict)
     correspondences: dict[str, CorrespondenceSpec] = Field(default_factory=dict)
     benchmark: BenchmarkSpec | None = None
@@ -127,17 +130,22 @@ class Config(Section):
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
         vocabulary = Vocabulary(spaces, self.correspondences, self._where)
         if self.benchmark is not None:
-            whole, notes = load_benchmark(
+            federation, notes = load_benchmark(
                 self.benchmark, self.images, vocabulary, self.seed, self.augmentation.flip
             )
-            if at_hand:
-                return whole, notes
-            known = [outline(c.name, whole.image_shape, c.space, c.correspondence) for c in whole.centers]
-            return replace(whole, centers=tuple(known)), notes
-        assert self.wanted is not None and self.reference is not None
-        return load_federation(
-            self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary, at_hand
-        )
+            if not at_hand:
+                shape = federation.image_shape
+                known = [outline(c.name, shape, c.space, c.correspondence) for c in federation.centers]
+                federation = replace(federation, centers=tuple(known))
+        else:
+            assert self.wanted is not None and self.reference is not None
+            federation, notes = load_federation(
+                self.wanted, self.reference, self.centers, self.tests, self.images, vocabulary, at_hand
+            )
+        if self.calibration is None:
+            return federation, notes
+        federation, note = hold_out(federation, self.calibration, self.seed)
+        return federation, (*notes, note)
 
     def starting_model(self, federation: Federation) -> Classifier:
         """The model at a run's starting weights, which follow from the seed alone."""
@@ -243,6 +251,11 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             )
     elif config.wanted or config.reference or config.centers or config.tests:
         raise FedmtError(f"{origin.place()}both [benchmark] and a federation of its own are given; keep one.")
+    elif config.calibration is not None and config.benchmark.augment_to:
+        raise FedmtError(
+            f"{origin.place('calibration')}calibration: together with benchmark.augment_to, augmented copies "
+            "of the images that are held out would be trained on; keep one of the two."
+        )
     return config
 
 

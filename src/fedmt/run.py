@@ -17,6 +17,8 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
+from fedmt.model.calibrating import calibrate
+from fedmt.model.description import describe
 from fedmt.runs.folder import RunFolder
 
 
@@ -74,9 +76,13 @@ def run_engine(
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
+    model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
     with folder.locked():
+        folder.write_model(model.to_json())
         _train(config, folder, engine, observer, notes)
         summary = summarise(config, folder.metrics(), engine.device)
+        if engine.federation.held_out is not None:
+            summary["calibration"] = calibrate(folder, model, engine.federation, engine.device)
         folder.write_summary(summary)
     return summary
 

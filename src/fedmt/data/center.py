@@ -86,12 +86,16 @@ class Center:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A reference center, the centers beside it, and the test sets (one for each space to test in)."""
+    """A reference center, the centers beside it, and the test sets (one for each space to test in).
+
+    held_out: images of the reference center that are not trained on, to calibrate with.
+    """
 
     wanted: LabelSpace
     reference: Center
     centers: tuple[Center, ...]
     tests: tuple[Center, ...] = ()
+    held_out: Center | None = None
 
     def __post_init__(self) -> None:
         # One fixed order, so that neither the config's order nor arrival changes a sum.

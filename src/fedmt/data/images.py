@@ -70,6 +70,12 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
     return images
 
 
+def read_image(path: Path, where: str, size: tuple[int, int] | None, channels: int) -> Pixels:
+    """One file as uint8 [channels, H, W], decoded as `read_images` decodes every file."""
+    _stat(path, where)
+    return _decode(path, where, size, channels)
+
+
 def _stat(path: Path, where: str) -> os.stat_result:
     """Before anything is decoded, so that a missing file at the end is not found after an hour."""
     try:
@@ -125,12 +131,17 @@ def _decode(path: Path, where: str, size: tuple[int, int] | None, channels: int)
         if size is not None:
             # A large JPEG is decoded at a half, a quarter or an eighth, never below twice the wanted size.
             image.draft(None, (2 * max(size), 2 * max(size)))
-        picture = _eight_bit(ImageOps.exif_transpose(image))
-        picture = picture.convert("L" if channels == 1 else "RGB")
-        if size is not None and (picture.height, picture.width) != size:
-            picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
-        pixels: Pixels = np.asarray(picture, dtype=np.uint8)
-        return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+        return picture_pixels(image, size, channels)
+
+
+def picture_pixels(image: Image.Image, size: tuple[int, int] | None, channels: int) -> Pixels:
+    """An opened image as uint8 [channels, H, W]."""
+    picture = _eight_bit(ImageOps.exif_transpose(image))
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if size is not None and (picture.height, picture.width) != size:
+        picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels: Pixels = np.asarray(picture, dtype=np.uint8)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

@@ -146,6 +146,16 @@ class BenchmarkSpec(Section):
         return self
 
 
+class CalibrationSpec(Section):
+    """share: of each class of the reference center, held out from training to fit a temperature on.
+
+    minimum: with fewer images than this held out in all, none are, and nothing is calibrated.
+    """
+
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    minimum: Annotated[int, Field(ge=2)] = 100
+
+
 class ImageSpec(Section):
     """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory."""
 

@@ -60,9 +60,9 @@ def place(federation: Federation, device: torch.device, together: bool = False) 
         truth = None if center.truth is None else center.truth.to(device)
         return replace(center, images=moved[id(center.images)], labels=labels, truth=truth)
 
-    return Federation(
-        federation.wanted,
-        moved_center(federation.reference),
-        tuple(map(moved_center, federation.centers)),
-        tuple(map(moved_center, federation.tests)),
+    return replace(
+        federation,
+        reference=moved_center(federation.reference),
+        centers=tuple(map(moved_center, federation.centers)),
+        tests=tuple(map(moved_center, federation.tests)),
     )

@@ -1,6 +1,7 @@
 """The run folder: what a run leaves behind, and from which it goes on after a kill.
 
     config.toml        the resolved config
+    model.json         what the weights need beside them to be used: label spaces, image shape, centers
     metrics.jsonl      a line a round
     checkpoints/       round-000012.safetensors, the last two
     summary.json       when the run is finished
@@ -49,6 +50,7 @@ class RunFolder:
         self.config_file = path / "config.toml"
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
+        self.model_file = path / "model.json"
         self.checkpoints = path / "checkpoints"
 
     # -- opening ----------------------------------------------------------------------------------
@@ -152,15 +154,16 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.summary_file, (json.dumps(summary, indent=2) + "\n").encode())
 
+    def write_model(self, description: Mapping[str, Any]) -> None:
+        write_atomically(self.model_file, (json.dumps(description, indent=1) + "\n").encode())
+
     # -- checkpoints ------------------------------------------------------------------------------
 
     def save(self, state: State) -> None:
         """Writes the state, then drops checkpoints older than the one before."""
-        tensors = _flatten(state)
         with writing(self.checkpoints):
             self.checkpoints.mkdir(exist_ok=True)
-        metadata = {"round": str(state.round), "digest": _digest(tensors), "format": FORMAT}
-        write_atomically(self._checkpoint(state.round), safetensors.torch.save(tensors, metadata))
+        write_atomically(self._checkpoint(state.round), dump_state(state))
         for old in self._saved()[:-KEEP]:
             old.unlink(missing_ok=True)
 
@@ -253,6 +256,13 @@ def writing(path: Path) -> Iterator[None]:
 def _flush(file: IO[Any]) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def dump_state(state: State, more: Mapping[str, str] | None = None) -> bytes:
+    """A state as `load_checkpoint` reads it; `more` goes into the file's metadata."""
+    tensors = _flatten(state)
+    metadata = {"round": str(state.round), "digest": _digest(tensors), "format": FORMAT}
+    return safetensors.torch.save(tensors, {**(more or {}), **metadata})
 
 
 def _flatten(state: State) -> dict[str, Tensor]:

@@ -1,0 +1,48 @@
+"""Some of the reference center's images, set aside before training: to calibrate on what was not learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedmt.data.center import Center, Federation
+from fedmt.data.specs import CalibrationSpec
+
+
+def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[Federation, str]:
+    """The federation with `held_out` taken from its reference center, and a sentence about it.
+
+    Of each class `spec.share`, rounded down, never its last image. Where that is fewer than `spec.minimum`
+    images in all, nothing is taken: a temperature of a handful of images would be noise, and the reference
+    center needs its few to learn from. The choice follows from the seed alone.
+    """
+    reference = federation.reference
+    assert reference.labels is not None
+    labels = reference.labels.cpu().numpy()
+    rng = np.random.default_rng([seed, 0xCA11B])
+    taken: list[int] = []
+    for label in range(len(federation.wanted)):
+        own = rng.permutation(np.flatnonzero(labels == label))
+        taken += own[: min(int(spec.share * len(own)), max(len(own) - 1, 0))].tolist()
+    if len(taken) < spec.minimum:
+        return federation, (
+            f"calibration: {spec.share:g} of each class are {len(taken)} images of the reference center, "
+            f"fewer than calibration.minimum = {spec.minimum}. None are held out, and predictions will not "
+            "be calibrated."
+        )
+    held = torch.zeros(len(reference), dtype=torch.bool)
+    held[taken] = True
+    note = (
+        f"calibration: {len(taken)} of the reference center's {len(reference)} images are held out from "
+        "training, to calibrate the finished model."
+    )
+    kept, aside = _part(reference, ~held), replace(_part(reference, held), name="held out")
+    return replace(federation, reference=kept, held_out=aside), note
+
+
+def _part(center: Center, chosen: torch.Tensor) -> Center:
+    assert center.labels is not None
+    index = chosen.nonzero().flatten()
+    return replace(center, images=center.images[index], labels=center.labels[index.to(center.labels.device)])

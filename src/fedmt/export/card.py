@@ -1,0 +1,136 @@
+"""The model card: what is known of a model, in one table, and what is not known said to be so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fedmt
+from fedmt.errors import listed
+from fedmt.model import Model
+
+UNKNOWN = "not known"
+
+
+def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
+    """accuracy: of this very round, by label space, as the run recorded it; None where nothing was."""
+    about = model.description
+    normalisation = {k: model.state.weights[k].flatten().tolist() for k in ("mean", "std")}
+    return {
+        "model": {
+            "made_with": f"fedmt {fedmt.__version__}",
+            "method": dict(about.method),
+            "backbone": about.backbone,
+            "parameters": sum(p.numel() for p in model.predictor().parameters()),
+            "round": model.round,
+            "rounds_planned": about.rounds,
+            "input": {
+                "channels_height_width": list(about.image_shape),
+                "values": "uint8, 0 to 255; cropped around the centre to the aspect, then resized",
+                "normalisation": normalisation,
+            },
+            "licence": UNKNOWN,
+        },
+        "label_spaces": {
+            space: {
+                "classes": list(classes),
+                "wanted": space == model.spaces[0],
+                "answered_by": _answered_by(model, space),
+            }
+            for space, classes in about.spaces.items()
+        },
+        "correspondences": {
+            space: {
+                "rows": list(model.classes(space)),
+                "columns": list(model.classes()),
+                "matrix": [[round(v, 6) for v in row] for row in model.predictor().matrix(space).tolist()],
+            }
+            for space in model.spaces
+            if space not in model.predictor().parts
+        },
+        "data": {
+            "reference_center": {"name": about.reference.name, "images": about.reference.samples},
+            "centers": [
+                {"name": c.name, "images": c.samples, "label_space": c.space or "none: it has no labels"}
+                for c in about.centers
+            ],
+            "tests": [{"name": t.name, "images": t.samples, "label_space": t.space} for t in about.tests],
+            "origin": UNKNOWN,
+            "collected": UNKNOWN,
+            "who_is_in_it": UNKNOWN,
+        },
+        "accuracy": _accuracy(model, accuracy),
+        "calibration": about.calibration or "none: probabilities are the network's own",
+        "intended_use": f"{UNKNOWN}: to be written by those who trained the model",
+        "limits": _limits(model, accuracy),
+    }
+
+
+def _answered_by(model: Model, space: str) -> str:
+    about = model.description
+    if space == model.spaces[0]:
+        return "the model itself"
+    if space not in model.spaces:
+        return "nothing: the model has neither a correspondence nor a head for it"
+    centers = [c for c in about.centers if c.space == space]
+    if space in model.predictor().parts:
+        count = len(model.predictor().parts[space])
+        return f"the mean of the heads of {count} centers" if count > 1 else "a head of its own"
+    kind = "an estimated" if _estimated(model, space) else "a given"
+    mean = f", the mean of those of {len(centers)} centers" if len(centers) > 1 else ""
+    return f"the wanted space's probabilities through {kind} correspondence{mean}"
+
+
+def _estimated(model: Model, space: str) -> bool:
+    """Whether any of the matrices in a space is M-hat: then the center has kept it."""
+    return any(
+        c.space == space and "correspondence" in model.state.kept.get(c.name, {})
+        for c in model.description.centers
+    )
+
+
+def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
+    tested = {space: 0 for space in model.description.spaces}
+    for test in model.description.tests:
+        if test.space in tested:
+            tested[test.space] += test.samples
+    found: dict[str, Any] = {}
+    for space in model.description.spaces:
+        # Through the mean matrix, where there are several: so the model answers.
+        measured = (accuracy or {}).get(f"{space} (mean M)", (accuracy or {}).get(space))
+        if measured is None:
+            found[space] = UNKNOWN
+            continue
+        found[space] = {"accuracy": measured, "test_images": tested[space], "round": model.round}
+        if len(model.predictor().parts.get(space, ())) > 1:
+            found[space]["note"] = "mean of the heads' accuracies one by one; not tested together"
+        elif space != model.spaces[0] and model.calibrated(space):
+            found[space]["note"] = "without the temperature, which may change the order of projected classes"
+    return found
+
+
+def _limits(model: Model, accuracy: Mapping[str, float] | None) -> list[str]:
+    about = model.description
+    limits = [
+        "It answers with one of its classes whatever an image shows; something else is not noticed.",
+        "How it does on images from elsewhere, or for groups of people within the data, is not known.",
+    ]
+    if not model.finished:
+        limits.append(f"Its training was not finished: round {model.round} of {about.rounds}.")
+    untested = [s for s in model.spaces if s not in (accuracy or {})]
+    if untested:
+        limits.append(f"Its accuracy was not measured in {listed(untested)}.")
+    uncalibrated = [s for s in model.spaces if not model.calibrated(s)]
+    if uncalibrated:
+        limits.append(
+            f"Its probabilities are not calibrated in {listed(uncalibrated)}: 0.9 need not mean 90% right."
+        )
+    estimated = [s for s in model.spaces[1:] if s not in model.predictor().parts and _estimated(model, s)]
+    if estimated:
+        limits.append(
+            f"The correspondence with {listed(estimated)} was estimated by the training, not given by people."
+        )
+    silent = [s for s in about.spaces if s not in model.spaces]
+    if silent:
+        limits.append(f"It cannot answer in {listed(silent)}, in which centers labelled.")
+    return limits

@@ -1,0 +1,183 @@
+"""What a model is asked about: arrays, pictures, files; brought to its shape a batch at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fedmt.data.folder import EXPECTED, images_below
+from fedmt.data.images import picture_pixels, read_image
+from fedmt.data.imageset import ImageOptions, conform
+from fedmt.data.manifest import table_rows
+from fedmt.errors import FedmtError
+
+Picture = str | Path | Image.Image | NDArray[Any] | Tensor
+Images = Picture | Sequence[Picture]
+Shape = tuple[int, int, int]
+Top = list[tuple[str, float]]
+"""Classes and their probabilities, the most probable first."""
+
+
+def batch_size(shape: Shape) -> int:
+    """Images at a time: about two million pixels, so that memory stays bounded whatever their size."""
+    return min(256, max(8, (1 << 21) // (shape[1] * shape[2])))
+
+
+def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
+    """The `top` most probable classes of each row (all, where there are fewer); the first of equals."""
+    values, index = probabilities.sort(dim=1, descending=True, stable=True)
+    return [
+        [(classes[i], value) for i, value in zip(row, scores, strict=True)]
+        for row, scores in zip(index[:, :top].tolist(), values[:, :top].tolist(), strict=True)
+    ]
+
+
+def batches(images: Images, shape: Shape) -> Iterator[Tensor]:
+    """Whatever `Model.predict` takes, as uint8 [n, *shape] a batch at a time."""
+    size = batch_size(shape)
+    if isinstance(images, Tensor | np.ndarray) and images.ndim != 2:
+        stack = _channels_first(_uint8(images))
+        for part in stack.split(size):
+            yield conform(part, _options(shape), "images")
+        return
+    if isinstance(images, str | Path | Image.Image | np.ndarray | Tensor):
+        images = [images]
+    for start in range(0, len(images), size):
+        part = images[start : start + size]
+        yield torch.stack([_one(image, f"images[{start + i}]", shape) for i, image in enumerate(part)])
+
+
+def _one(image: Picture, where: str, shape: Shape) -> Tensor:
+    """One picture as uint8 [*shape]."""
+    if isinstance(image, str | Path):
+        return torch.from_numpy(read_image(Path(image), where, shape[1:], shape[0]).copy())
+    if isinstance(image, Image.Image):
+        try:
+            return torch.from_numpy(picture_pixels(image, shape[1:], shape[0]).copy())
+        except (OSError, ValueError) as error:
+            raise FedmtError(f"{where}: cannot read the picture: {error}.") from None
+    if isinstance(image, Tensor | np.ndarray):
+        pixels = _uint8(image, where)
+        if pixels.dim() == 2:
+            pixels = pixels[None]
+        if pixels.dim() == 3:
+            return conform(_channels_first(pixels[None], where), _options(shape), where)[0]
+        raise FedmtError(
+            f"{where}: an image of shape {tuple(image.shape)}; expected [H, W] with 1 or 3 channels."
+        )
+    raise FedmtError(
+        f"{where}: an object of type {type(image).__name__}; expected a path, a PIL image or a uint8 array."
+    )
+
+
+def _uint8(images: Tensor | NDArray[Any], where: str = "images") -> Tensor:
+    pixels = (
+        torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images.cpu()
+    )
+    if pixels.dtype != torch.uint8:
+        raise FedmtError(
+            f"{where}: values of type {pixels.dtype}; expected uint8, 0 to 255. Images in [0, 1] become "
+            "that by (255 * images).round() as uint8."
+        )
+    return pixels
+
+
+def _channels_first(images: Tensor, where: str = "images") -> Tensor:
+    """[N, C, H, W] of [N, C, H, W], [N, H, W, C] or [N, H, W]."""
+    if images.dim() == 4 and images.shape[1] in (1, 3):
+        return images
+    if images.dim() == 4 and images.shape[3] in (1, 3):
+        return images.permute(0, 3, 1, 2)
+    if images.dim() == 3 and images.shape[2] not in (1, 3) and images.shape[0] not in (1, 3):
+        return images[:, None]
+    raise FedmtError(
+        f"{where}: shape {tuple(images.shape)}; expected [N, C, H, W], [N, H, W, C] or [N, H, W] with 1 or 3 "
+        "channels. Give a single image in a list: [image]."
+    )
+
+
+def _options(shape: Shape) -> ImageOptions:
+    return ImageOptions((shape[1], shape[2]), shape[0])
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class File:
+    """An image file to predict: its path, how the user calls it, and the place that named it."""
+
+    path: Path
+    name: str
+    where: str
+
+
+def find_files(inputs: Sequence[Path], image_column: str = "image") -> list[File]:
+    """The image files that paths name: each itself, all in a folder at any depth, or those of a CSV."""
+    files: list[File] = []
+    for path in inputs:
+        if path.is_dir():
+            found = images_below(path)
+            if not found:
+                raise FedmtError(f"{path}: no images in this folder; {EXPECTED}.")
+            files += [File(image, str(image), str(path)) for image in found]
+        elif not path.exists():
+            raise FedmtError(f"{path}: there is no such file or folder.")
+        elif path.suffix.lower() == ".csv":
+            rows = [
+                File(path.parent / name, name, f"{path}, line {line}")
+                for line, (name,) in table_rows(path, [image_column])
+            ]
+            if not rows:
+                raise FedmtError(f"{path}: no images; expected a line for each image below the header.")
+            files += rows
+        else:
+            files.append(File(path, str(path), str(path)))
+    return files
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some files in their order; `errors` has None for each that could be read, and `pixels` these alone."""
+
+    files: Sequence[File]
+    errors: Sequence[str | None]
+    pixels: Tensor
+
+
+def read_files(files: Sequence[File], shape: Shape) -> Iterator[Batch]:
+    """All files, a batch at a time; while one is looked at, threads decode the next."""
+    size = batch_size(shape)
+    parts = [files[start : start + size] for start in range(0, len(files), size)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def begin(part: Sequence[File]) -> list[Future[NDArray[np.uint8] | FedmtError]]:
+            return [pool.submit(_decoded, file, shape) for file in part]
+
+        ahead = begin(parts[0]) if parts else []
+        for number, part in enumerate(parts):
+            decoded = [future.result() for future in ahead]
+            ahead = begin(parts[number + 1]) if number + 1 < len(parts) else []
+            pixels = [torch.from_numpy(d.copy()) for d in decoded if not isinstance(d, FedmtError)]
+            errors = [str(d) if isinstance(d, FedmtError) else None for d in decoded]
+            stacked = torch.stack(pixels) if pixels else torch.empty(0, *shape, dtype=torch.uint8)
+            yield Batch(part, errors, stacked)
+
+
+def _decoded(file: File, shape: Shape) -> NDArray[np.uint8] | FedmtError:
+    if not file.name:
+        return FedmtError(f"{file.where}: the image column is empty.")
+    try:
+        return read_image(file.path, file.where, (shape[1], shape[2]), shape[0])
+    except FedmtError as error:
+        return error

@@ -1,0 +1,196 @@
+"""A trained model, ready to be asked: `fedmt.load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import overload
+
+import safetensors
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedmt.engines.device import pick_device
+from fedmt.engines.state import State
+from fedmt.errors import FedmtError, listed, nearest
+from fedmt.model.description import Description
+from fedmt.model.inputs import Images, Top, batches, best
+from fedmt.model.predictor import Predictor, assemble
+from fedmt.runs.folder import RunFolder, load_checkpoint
+
+METADATA = "fedmt.model"
+"""Under this name an exported file carries its description."""
+
+
+class Model:
+    """A model and the label spaces it answers in. Made by `fedmt.load`."""
+
+    def __init__(self, description: Description, state: State, device: torch.device | None = None) -> None:
+        self.description = description
+        self.state = state
+        self.device = device or torch.device("cpu")
+        self._predictors: dict[str | None, Predictor] = {}
+        self._spaces = self.predictor().spaces
+
+    def __repr__(self) -> str:
+        return f"Model({self.description.method['name']}, round {self.round}, spaces {listed(self.spaces)})"
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The label spaces it can answer in, the wanted one first."""
+        return self._spaces
+
+    @property
+    def round(self) -> int:
+        """The last finished round of its training."""
+        return self.state.round
+
+    @property
+    def finished(self) -> bool:
+        return self.round >= self.description.rounds
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) that every image is brought to."""
+        return self.description.image_shape
+
+    @property
+    def temperature(self) -> float | None:
+        """Of the calibration in the wanted space; None where none was made."""
+        calibration = self.description.calibration
+        return float(calibration["temperature"]) if calibration else None
+
+    def calibrated(self, space: str | None = None) -> bool:
+        """Whether the temperature holds in a space: in the wanted one, and in those projected from it."""
+        predictor = self.predictor()
+        wanted = self.spaces[0]
+        return self.temperature is not None and (
+            space in (None, wanted) or self._known(space) not in predictor.parts
+        )
+
+    def classes(self, space: str | None = None) -> tuple[str, ...]:
+        """The class names of a space, by default of the wanted one, in the order of the probabilities."""
+        return tuple(self.description.spaces[self._known(space)])
+
+    @overload
+    def predict(
+        self, images: Images, space: str | None = ..., top: None = ..., center: str | None = ...
+    ) -> Tensor: ...
+    @overload
+    def predict(
+        self, images: Images, space: str | None = ..., *, top: int, center: str | None = ...
+    ) -> list[Top]: ...
+    def predict(
+        self, images: Images, space: str | None = None, top: int | None = None, center: str | None = None
+    ) -> Tensor | list[Top]:
+        """Probabilities [N, J] of the classes of `space`, by default of the wanted one.
+
+        images: uint8 [N, C, H, W], [N, H, W, C] or [N, H, W] (array or tensor), or one or a list of: a path,
+            a PIL image, a uint8 array [H, W], [H, W, C] or [C, H, W]. Each is brought to the model's size and
+            channels as in training.
+        top: instead, for each image its so many most probable classes, as (name, probability).
+        center: answer by this center's own matrix or head, where `space` has one for each center; by
+            default all of them count the same.
+        """
+        space = self._known(space)
+        if top is not None and top < 1:
+            raise FedmtError(f"top: {top} given, expected at least 1.")
+        found = [self.scores(pixels, space, center) for pixels in batches(images, self.image_shape)]
+        if not found:
+            raise FedmtError("No images to predict.")
+        probabilities = torch.cat(found)
+        return probabilities if top is None else best(probabilities, self.classes(space), top)
+
+    @torch.no_grad()
+    def scores(self, pixels: Tensor, space: str, center: str | None = None) -> Tensor:
+        """Probabilities [B, J] on the CPU of one batch of uint8 [B, C, H, W] in the model's own shape."""
+        if center is not None:
+            self.check_center(space, center)
+        return self.predictor(center).answer(pixels.to(self.device), [space])[0].float().cpu()
+
+    def check_center(self, space: str, center: str) -> None:
+        """An error unless `center` has an answer of its own in `space`."""
+        own = self.predictor(center).spaces[1:]
+        if space not in own:
+            raise FedmtError(
+                f"Center '{center}' has no answer of its own in '{space}'; it has one in: "
+                f"{listed(own) or 'no space'}."
+            )
+
+    def predictor(self, center: str | None = None) -> Predictor:
+        """The module behind it, on the model's device; `center` as in `predict`."""
+        if center not in self._predictors:
+            names = [c.name for c in self.description.centers]
+            if center is not None and center not in names:
+                raise FedmtError(f"No center '{center}'.{nearest(center, names)} There are {listed(names)}.")
+            self._predictors[center] = assemble(self.description, self.state, center).to(self.device)
+        return self._predictors[center]
+
+    def _known(self, space: str | None) -> str:
+        """The name of a space that it can answer in; the wanted one for None."""
+        if space is None:
+            return self.spaces[0]
+        if space in self.spaces:
+            return space
+        can = f"This model answers in {listed(self.spaces)}."
+        if space in self.description.spaces:
+            raise FedmtError(
+                f"No answer in label space '{space}': method '{self.description.method['name']}' has neither "
+                f"a correspondence nor a trained head for it after round {self.round}. {can}"
+            )
+        raise FedmtError(f"No label space '{space}'.{nearest(space, self.spaces)} {can}")
+
+
+def load(path: str | Path, device: str = "auto") -> Model:
+    """The model of a run folder, finished or not (then of its last saved round), or of a file that
+    `fedmt export --safetensors` wrote. The training data is not needed.
+
+    device: 'auto', 'cpu', 'cuda' or 'cuda:1'.
+    """
+    path, where = Path(path), pick_device(device)
+    if path.is_file():
+        description, state = _from_file(path)
+    else:
+        description, state = _from_folder(path)
+    return Model(description, state, where)
+
+
+def _from_folder(path: Path) -> tuple[Description, State]:
+    folder = RunFolder(path)
+    if not path.exists():
+        raise FedmtError(f"{path}: there is no such run folder; give the --out of a `fedmt run`.")
+    if not folder.config_file.exists():
+        inside = [p.parent.name for p in sorted(path.glob("*/config.toml"))]
+        hint = f" There are runs in it: {listed(inside)}." if inside else ""
+        raise FedmtError(f"{path} is not a run folder (it has no config.toml).{hint}")
+    if not folder.model_file.exists():
+        raise FedmtError(
+            f"{path} has no model.json: the run was made by an older fedmt, or has not begun. `fedmt run` of "
+            "its config with --resume writes the file; rounds that are done are not trained again."
+        )
+    description = Description.from_json(_text(folder.model_file), folder.model_file)
+    state = folder.load()
+    if state is None:
+        raise FedmtError(f"{path}: no round is finished yet, so there is no model to load.")
+    return description, state
+
+
+def _from_file(path: Path) -> tuple[Description, State]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError, ValueError):
+        raise FedmtError(f"{path}: neither a run folder nor a safetensors file of `fedmt export`.") from None
+    if METADATA not in metadata:
+        raise FedmtError(
+            f"{path}: weights without a description of their model. Give the run folder, or a file that "
+            "`fedmt export --safetensors` wrote."
+        )
+    return Description.from_json(metadata[METADATA], path), load_checkpoint(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedmtError(f"{path}: cannot be read ({error}).") from None
