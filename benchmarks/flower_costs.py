@@ -7,7 +7,11 @@ overhead. A proxy between each SuperNode and the SuperLink counts the bytes of i
 HTTP, heartbeats and polling too. Overhead is the time of a round less the local engine's for the same. Peak
 memory is the largest of each process's own high-water marks (VmHWM), sampled while they run.
 
-FIGURES
+Measured 2026-11-15 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work (load 5 to 16), 23 GiB;
+Python 3.11.7, torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a
+round: 44.76 and 44.79 MB (bfloat16: 22.43 and 22.45). 3 centers, 2 rounds: 24.5 and 22.4 s a round, 17.8 s
+of it overhead, 33 CPU seconds. 10 centers, 1 round: 102 s, 92 s of it overhead, 142 CPU seconds. Peaks:
+ServerApp 1.0 GiB, SuperLink 0.7 and 1.1 GiB, ClientApp 0.75 GiB, SuperNode 0.35 GiB.
 """
 
 from __future__ import annotations
