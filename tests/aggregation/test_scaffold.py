@@ -66,7 +66,7 @@ def test_rounds_follow_the_published_algorithm(seed, centers, steps, rate, every
                 flat.step(lr, 0.0, False, 0.0, 0.0)
             kept[i], sent = strategy.controls(kept[i], flat.mean_gradient())
             mean.add({"w": parameter.detach() - weights["w"], **sent}, 1.0)
-        weights, server = strategy.aggregate(weights, mean.mean, server, {"w"}, size / centers)
+        weights, server = strategy.aggregate(weights, mean.mean, server, {"w"}, {"w": size / centers})
         assert set(weights) == {"w"} and set(server) == {"control:w"}
         np.testing.assert_allclose(weights["w"], f, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(server["control:w"], c, rtol=1e-9, atol=1e-9)
@@ -170,3 +170,22 @@ def test_under_partial_participation(make_federation, play):
             each = [after.kept.get(n, {}).get(f"control:{key}", torch.zeros_like(c)) for n in names]
             torch.testing.assert_close(c, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
     assert any(unpacked("control", states[-1].server))
+
+
+def test_a_heads_control_counts_the_centers_of_its_space(make_federation, play):
+    """Of three department centers and a layer center, a head's control is the mean over its own space."""
+    federation = make_federation(departments=3, layers=1, samples=20, half=True)
+    method = FedTrans(replace(PLAIN, rounds=9, participation=0.5), VIEWS)
+    states, _ = play(federation, method, Scaffold(), rounds=4)
+    spaces = [space.name for space in federation.spaces]
+    seen = 0
+    for state in states[1:]:
+        for key, c in unpacked("control", state.server).items():
+            having = federation.centers
+            if ".others." in key:
+                space = spaces[1 + int(key.split(".others.")[1][0])]
+                having = [x for x in federation.centers if x.space is not None and x.space.name == space]
+                seen += 1
+            each = [state.kept.get(x.name, {}).get(f"control:{key}", torch.zeros_like(c)) for x in having]
+            torch.testing.assert_close(c, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
+    assert seen

@@ -48,6 +48,7 @@ class RunningMean:
 
     def __init__(self) -> None:
         self.mean: Weights = {}
+        self.counts: dict[str, int] = {}
         self._totals: dict[str, float] = {}
 
     @torch.no_grad()
@@ -57,6 +58,7 @@ class RunningMean:
             return False
         shares: dict[float, list[str]] = {}  # nearly always one: names that were sent equally often
         for key, value in update.items():
+            self.counts[key] = self.counts.get(key, 0) + 1
             total = self._totals[key] = self._totals.get(key, 0.0) + weight
             if key not in self.mean:
                 self.mean[key] = value
@@ -106,10 +108,13 @@ class Strategy(ABC):
         """After training: what the center keeps, and what it sends beside its update."""
         return {}, {}
 
-    def direction(self, update: Weights, server: Weights, participation: float) -> tuple[Weights, Weights]:
+    def direction(
+        self, update: Weights, server: Weights, participation: Mapping[str, float]
+    ) -> tuple[Weights, Weights]:
         """The step to take from the mean update of the parameters, and what the server remembers now.
 
-        `update` has also what `controls` sent; participation: share of all centers that trained.
+        `update` has also what `controls` sent; participation: of the centers that have a parameter, the
+        share that trained, by the parameter's name (a head is one label space's), 1 where nothing is said.
         """
         return update, server
 
@@ -120,7 +125,7 @@ class Strategy(ABC):
         mean: Mapping[str, Tensor],
         server: Mapping[str, Tensor],
         parameters: Collection[str],
-        participation: float = 1.0,
+        participation: Mapping[str, float] | None = None,
     ) -> tuple[Weights, Weights]:
         """The next global weights, and what the server remembers. Without any update both stay.
 
@@ -132,7 +137,7 @@ class Strategy(ABC):
             return dict(received), dict(server)
         buffers = {k for k in received if k in mean and k not in parameters}
         step, server = self.direction(
-            {k: v for k, v in mean.items() if k not in buffers}, dict(server), participation
+            {k: v for k, v in mean.items() if k not in buffers}, dict(server), participation or {}
         )
         weights = {}
         for key, value in received.items():

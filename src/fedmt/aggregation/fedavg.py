@@ -5,6 +5,7 @@ The paper prints `f - eta * sum(f_c - f)`, whose sign and scale cannot be meant.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,7 +35,9 @@ class FedAvgM(Strategy):
         super().__post_init__()
         share("aggregation.momentum", self.momentum)
 
-    def direction(self, update: Weights, server: Weights, participation: float) -> tuple[Weights, Weights]:
+    def direction(
+        self, update: Weights, server: Weights, participation: Mapping[str, float]
+    ) -> tuple[Weights, Weights]:
         before = unpacked("velocity", server)
         velocity = {
             key: value + self.momentum * before[key] if key in before else value

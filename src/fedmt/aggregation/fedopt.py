@@ -12,6 +12,7 @@ m begins at 0 and v at tau^2, as in their experiments; there is no bias correcti
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,7 +42,9 @@ class FedOpt(Strategy):
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         """The next v from the last and d^2."""
 
-    def direction(self, update: Weights, server: Weights, participation: float) -> tuple[Weights, Weights]:
+    def direction(
+        self, update: Weights, server: Weights, participation: Mapping[str, float]
+    ) -> tuple[Weights, Weights]:
         m, v = unpacked("m", server), unpacked("v", server)
         step = {}
         for key, d in update.items():

@@ -42,10 +42,12 @@ class Scaffold(Strategy):
         change = {k: g - before[k].to(g) if k in before else g.clone() for k, g in mean_gradient.items()}
         return packed("control", mean_gradient), packed("control", change)
 
-    def direction(self, update: Weights, server: Weights, participation: float) -> tuple[Weights, Weights]:
+    def direction(
+        self, update: Weights, server: Weights, participation: Mapping[str, float]
+    ) -> tuple[Weights, Weights]:
         before = unpacked("control", server)
         control = dict(before)
         for key, change in unpacked("control", update).items():
-            change = participation * change
+            change = participation.get(key, 1.0) * change
             control[key] = before[key] + change if key in before else change
         return update, {**server, **packed("control", control)}

@@ -24,6 +24,7 @@ class Center:
     labels: int64 [N], positions in `space`; None for a center that has no labels at all.
     correspondence: between `space` and the wanted space; None where it is not known.
     truth: int64 [N], positions in the wanted space, where a benchmark knows them.
+    remote: its data are on another machine, and one blank image stands for them here.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Center:
     labels: Tensor | None = None
     correspondence: Correspondence | None = None
     truth: Tensor | None = None
+    remote: bool = False
 
     def __post_init__(self) -> None:
         where = f"Center '{self.name}'"

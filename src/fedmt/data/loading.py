@@ -162,7 +162,7 @@ def outline(
     # A label that may occur: one that no wanted class corresponds to would be refused.
     label = 0 if matrix is None else int((matrix.matrix.sum(1) > 0).nonzero()[0])
     labels = None if space is None else torch.tensor([label])
-    return Center(name, torch.zeros(1, *shape, dtype=torch.uint8), space, labels, matrix)
+    return Center(name, torch.zeros(1, *shape, dtype=torch.uint8), space, labels, matrix, remote=True)
 
 
 def _load_test(

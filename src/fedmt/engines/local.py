@@ -85,14 +85,14 @@ class LocalEngine:
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = before.round + 1
-        mean, trained = RunningMean(), 0
+        mean = RunningMean()
         outcomes: dict[str, Outcome] = {}
         absent = self._absent(number)
         centers = self.federation.centers if self.method.federated else ()
         present = [c for c in centers if c.name not in absent]
         for job, done in self._trained(self._planned(present, before, number, outcomes)):
             outcome = self.site.finish(job, done)
-            trained += self._average(job.center, outcome, mean)
+            self._average(job.center, outcome, mean)
             # What is averaged already need not be held on to.
             outcomes[job.center.name] = replace(outcome, update=None, trained=None)
         kept = dict(before.kept)
@@ -102,13 +102,12 @@ class LocalEngine:
             c.name: {"absent": absent[c.name]} if c.name in absent else outcomes[c.name].record
             for c in centers
         }
-        return self._close(before, mean, trained, kept, records, absent)
+        return self._close(before, mean, kept, records, absent)
 
     def _close(
         self,
         before: State,
         mean: RunningMean,
-        trained: int,
         kept: dict[str, Tensors],
         records: dict[str, Record],
         absent: Collection[str],
@@ -131,13 +130,12 @@ class LocalEngine:
                 others = self.site.other_heads(None)
                 weights = {**weights, **{k: v for k, v in local.items() if k not in others}}
                 loss = outcome.record["losses"]["loss"]
-                trained += self._average(reference, outcome, mean)
+                self._average(reference, outcome, mean)
                 lasting = {k: v for k, v in outcome.kept.items() if not k.startswith("weights:")}
                 kept[reference.name] = _on_cpu(lasting)
         with self._clock.phase("aggregate"):
-            everyone = len(self.federation.centers) + self.method.reference_joins
             weights, server = self.strategy.aggregate(
-                weights, mean.mean, before.server, self._parameters, trained / max(everyone, 1)
+                weights, mean.mean, before.server, self._parameters, self._participation(mean)
             )
         state = State(number, weights, server, self.method.exchange(self.federation, kept))
         state, after = self._reference_update(state, absent)
@@ -177,13 +175,23 @@ class LocalEngine:
             with self._clock.phase(phase):
                 yield from self._fleet.train(jobs)
 
-    def _average(self, center: Center, outcome: Outcome, mean: RunningMean) -> bool:
-        """Adds a center's update to the mean; whether it has one."""
-        if outcome.update is None:
-            return False
-        with self._clock.phase("aggregate"):
-            weight = len(center) if self.method.training.weights == "samples" else 1.0
-            return mean.add(outcome.update, weight)
+    def _average(self, center: Center, outcome: Outcome, mean: RunningMean) -> None:
+        """Adds a center's update to the mean, if it has one."""
+        if outcome.update is not None:
+            with self._clock.phase("aggregate"):
+                weight = len(center) if self.method.training.weights == "samples" else 1.0
+                mean.add(outcome.update, weight)
+
+    def _participation(self, mean: RunningMean) -> dict[str, float]:
+        """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
+        everyone = list(self.federation.centers)
+        if self.method.reference_joins:
+            everyone.append(self.federation.reference)
+        having = dict.fromkeys(self._parameters, len(everyone))
+        for head, keys in enumerate(self.site.heads):
+            mine = [c for c in everyone if c.space is not None and self.site.head(c.space.name) == head]
+            having |= dict.fromkeys(keys, len(mine))
+        return {k: mean.counts[k] / max(having[k], 1) for k in mean.counts.keys() & having.keys()}
 
     def _reference_update(self, state: State, absent: Collection[str]) -> tuple[State, float | None]:
         """Procedure A, then the batch-norm statistics of the model it ends in."""

@@ -51,7 +51,11 @@ def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, 
         "data": {
             "reference_center": {"name": about.reference.name, "images": about.reference.samples},
             "centers": [
-                {"name": c.name, "images": c.samples, "label_space": c.space or "none: it has no labels"}
+                {
+                    "name": c.name,
+                    "images": UNKNOWN if c.samples is None else c.samples,
+                    "label_space": c.space or "none: it has no labels",
+                }
                 for c in about.centers
             ],
             "tests": [{"name": t.name, "images": t.samples, "label_space": t.space} for t in about.tests],
@@ -93,7 +97,7 @@ def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, A
     tested = {space: 0 for space in model.description.spaces}
     for test in model.description.tests:
         if test.space in tested:
-            tested[test.space] += test.samples
+            tested[test.space] += test.samples or 0
     found: dict[str, Any] = {}
     for space in model.description.spaces:
         # Through the mean matrix, where there are several: so the model answers.

@@ -25,11 +25,11 @@ FORMAT = "fedmt-model-1"
 
 @dataclass(frozen=True)
 class Source:
-    """A center or test set: its name, the label space, how many images; and its correspondence where that is
-    known (rows: its classes, columns: the wanted ones)."""
+    """A center or test set: its name, the label space, how many images where they are not on another machine;
+    and its correspondence where that is known (rows: its classes, columns: the wanted ones)."""
 
     name: str
-    samples: int
+    samples: int | None
     space: str | None = None
     correspondence: list[list[float]] | None = None
 
@@ -139,7 +139,8 @@ def describe(federation: Federation, method: Method, backbone: str, max_pool: bo
 def _source(center: Center) -> Source:
     known = center.correspondence
     matrix: list[list[float]] | None = known.matrix.tolist() if known is not None else None
-    return Source(center.name, len(center), center.space.name if center.space else None, matrix)
+    samples = None if center.remote else len(center)
+    return Source(center.name, samples, center.space.name if center.space else None, matrix)
 
 
 def with_calibration(description: Description, calibration: Mapping[str, Any]) -> Description:

@@ -107,7 +107,7 @@ class FlowerEngine(LocalEngine):
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = self._number = before.round + 1
-        mean, trained = RunningMean(), 0
+        mean = RunningMean()
         kept = dict(before.kept)
         absent = self._absent(number)
         records: dict[str, Record] = {name: {"absent": why} for name, why in absent.items()}
@@ -128,8 +128,7 @@ class FlowerEngine(LocalEngine):
                     break
                 self.on_center(number, name)
                 try:
-                    added, record = self._take(by_name[name], answer, mean, kept, number)
-                    trained += added
+                    record = self._take(by_name[name], answer, mean, kept, number)
                     records[name] = record
                     losses = losses or record.get("losses", {})
                     if "losses" in record and record["losses"].keys() != losses.keys():
@@ -143,7 +142,7 @@ class FlowerEngine(LocalEngine):
                         kept.pop(name, None)  # it begins anew from what it is sent next
             self._enough(number, len(present), failed)
         records = {name: records[name] for name in sorted(records)}
-        return self._close(before, mean, trained, kept, records, {**absent, **failed})
+        return self._close(before, mean, kept, records, {**absent, **failed})
 
     def _enough(self, number: int, asked: int, failed: Mapping[str, str]) -> None:
         answered = asked - len(failed)
@@ -212,8 +211,8 @@ class FlowerEngine(LocalEngine):
 
     def _take(
         self, center: Center, answer: Answer, mean: RunningMean, kept: dict[str, Tensors], number: int
-    ) -> tuple[bool, Record]:
-        """Adds an answer to the mean; whether the center trained, and what is recorded of it."""
+    ) -> Record:
+        """Adds an answer to the mean; what is recorded of it."""
         if answer.problem:
             raise _LeftOut(answer.problem)
         facts = answer.facts
@@ -238,7 +237,7 @@ class FlowerEngine(LocalEngine):
         if added or "layers" in kept.get(center.name, {}):
             memory["layers"] = torch.tensor(1)  # it has trained, so it has its own
         kept[center.name] = memory
-        return added, record
+        return record
 
     def _shared(self, center: Center, found: Weights) -> Weights:
         """The M-hat that a center chose to send."""
