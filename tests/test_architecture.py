@@ -35,7 +35,9 @@ BELOW = {
     },
     "run": {"errors", "config", "data", "engines", "runs"},
     "progress": {"data", "engines", "run"},
-    "quickstart": {"augment", "config", "progress", "run", "runs"},
+    "report": {"errors", "config", "engines", "run", "runs"},
+    "watch": {"errors", "report", "runs"},
+    "quickstart": {"augment", "config", "progress", "report", "run", "runs"},
     "experiment": {"errors", "config_errors", "config", "data"},
     "results": {"experiment", "runs"},
     "reproduce": {"errors", "config", "data", "engines", "experiment", "results", "run"},
@@ -48,8 +50,10 @@ BELOW = {
         "methods",
         "progress",
         "quickstart",
+        "report",
         "run",
         "runs",
+        "watch",
     },
 }
 

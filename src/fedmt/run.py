@@ -17,6 +17,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
+from fedmt.runs.evaluation import evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
 
 
@@ -64,7 +65,10 @@ def run(
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
     with folder.locked():
-        _train(config, folder, engine, observer, notes)
+        state = _train(config, folder, engine, observer, notes)
+        before = read_evaluation(folder.evaluation_file)
+        if before is None or before.round != state.round:
+            evaluate(engine, state).write(folder.evaluation_file)
         summary = summarise(config, folder.metrics(), device)
         folder.write_summary(summary)
     return summary
@@ -72,8 +76,8 @@ def run(
 
 def _train(
     config: Config, folder: RunFolder, engine: LocalEngine, observer: Observer, notes: tuple[str, ...]
-) -> None:
-    """Rounds from the last saved one to the end."""
+) -> State:
+    """Rounds from the last saved one to the end; the last state."""
     state = folder.load()
     folder.rewind(state.round if state is not None else -1)
     rounds = engine.method.training.rounds
@@ -91,6 +95,7 @@ def _train(
     except Stopped:
         folder.save(state)  # the last finished round may not have been due
         raise
+    return state
 
 
 def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:

@@ -3,7 +3,8 @@
     config.toml        the resolved config
     metrics.jsonl      a line a round
     checkpoints/       round-000012.safetensors, the last two
-    summary.json       when the run is finished
+    summary.json       when the run is finished; with it
+    evaluation.npz     its predictions on the test data, for reports (`evaluation`)
 
 Files are replaced atomically. A round's metrics are written before its checkpoint, so that a kill
 between the two costs a line that resuming writes again, never one that is missing.
@@ -49,6 +50,7 @@ class RunFolder:
         self.config_file = path / "config.toml"
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
+        self.evaluation_file = path / "evaluation.npz"
         self.checkpoints = path / "checkpoints"
 
     # -- opening ----------------------------------------------------------------------------------
