@@ -19,7 +19,7 @@ from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.errors import FedmtError
 from fedmt.run import build_engine
-from fedmt.runs.evaluation import Evaluation, Tested, evaluate, read_evaluation
+from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder, write_atomically
 from fedmt.runs.report import ReportedRun, content, render
 
@@ -164,7 +164,7 @@ class Source:
         return found
 
 
-def confident_mistakes(tested: Tested, most: int = MISTAKES) -> list[int]:
+def confident_mistakes(tested: Predicted, most: int = MISTAKES) -> list[int]:
     """Positions of wrong predictions, the most confident first."""
     wrong = np.flatnonzero(tested.predicted != tested.labels)
     confidence = tested.probabilities[wrong, tested.predicted[wrong]].astype(np.float64)

@@ -28,7 +28,7 @@ KINDS = ("truth", "estimate")
 
 
 @dataclass(frozen=True, eq=False)
-class Tested:
+class Predicted:
     """Predictions in one label space. predicted: of the full precision, where float16 may make ties."""
 
     space: str
@@ -56,7 +56,7 @@ class Evaluation:
     round: int
     spaces: Mapping[str, Sequence[str]]
     members: Sequence[Member]
-    tests: Sequence[Tested]
+    tests: Sequence[Predicted]
 
     @property
     def wanted(self) -> str:
@@ -103,7 +103,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
                     for i, m in enumerate(facts["members"])
                 ],
                 [
-                    Tested(space, file[f"labels/{i}"], file[f"predicted/{i}"], file[f"probabilities/{i}"])
+                    Predicted(space, file[f"labels/{i}"], file[f"predicted/{i}"], file[f"probabilities/{i}"])
                     for i, space in enumerate(facts["tests"])
                 ],
             )
@@ -122,7 +122,7 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     for space, parts in by_space.items():
         scores = np.concatenate([p.numpy() for _, p in parts])
         labels = np.concatenate([t.numpy() for t, _ in parts])
-        tests.append(Tested(space, labels, scores.argmax(1), scores.astype(np.float16)))
+        tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
     members = [Member(federation.reference.name, len(federation.reference), federation.wanted.name, True)]
     for center in federation.centers:
         known, estimate = center.correspondence, state.kept.get(center.name, {}).get("correspondence")

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from fedmt.runs.evaluation import Evaluation, Member, Tested
+from fedmt.runs.evaluation import Evaluation, Member, Predicted
 from fedmt.runs.scores import (
     Numbers,
     calibration_error,
@@ -245,7 +245,7 @@ def _matrices(evaluation: Evaluation | None) -> dict[str, Any]:
     return {"truths": truths, "estimates": estimates}
 
 
-def _tested(test: Tested, classes: int) -> dict[str, Any]:
+def _tested(test: Predicted, classes: int) -> dict[str, Any]:
     counts = confusion(test.labels, test.predicted, classes)
     precision, recall = precision_recall(counts)
     right = test.predicted == test.labels

@@ -25,7 +25,8 @@ def wilson(share: float, samples: int, z: float = 1.959963984540054) -> tuple[fl
     scale = 1 + z * z / samples
     middle = (share + z * z / (2 * samples)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / samples + z * z / (4 * samples * samples))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # At the very ends the interval does too; rounding would leave it a hair away.
+    return (middle - half if share > 0 else 0.0), (middle + half if share < 1 else 1.0)
 
 
 def confusion(labels: Numbers, predicted: Numbers, classes: int) -> Numbers:

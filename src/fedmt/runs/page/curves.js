@@ -15,9 +15,11 @@ function chart(host, id, title, lines, options = {}) {
   const few = joined[0].length < 3;
   const text = (at) => {
     if (at == null) return "";
-    const shown = lines.map((l, i) => [l, joined[i + 1][at]]).filter(([l, v]) => v != null && !(l.run != null && page.hidden.has(l.run)));
+    // Runs of other lengths have no point at just this place: their nearest one stands for it.
+    const nearest = (l) => l.x.reduce((best, x, i) => (l.y[i] != null && (best < 0 || Math.abs(x - joined[0][at]) < Math.abs(l.x[best] - joined[0][at])) ? i : best), -1);
+    const shown = lines.filter((l) => !(l.run != null && page.hidden.has(l.run))).map((l) => [l, nearest(l)]).filter(([, i]) => i >= 0);
     const extra = shown.length > 12 ? "\nand " + (shown.length - 12) + " more: see the table" : "";
-    return (options.xName || "round") + " " + number(joined[0][at], 4) + "\n" + shown.slice(0, 12).map(([l, v]) => l.name + ": " + format(v)).join("\n") + extra;
+    return (options.xName || "round") + " " + number(joined[0][at], 4) + "\n" + shown.slice(0, 12).map(([l, i]) => l.name + ": " + format(l.y[i]) + (l.x[i] === joined[0][at] ? "" : " at " + number(l.x[i], 4))).join("\n") + extra;
   };
   let pointer = null;
   const axis = () => ({ stroke: ink, grid: { stroke: faint, width: 1 }, ticks: { stroke: faint, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" });
@@ -28,7 +30,7 @@ function chart(host, id, title, lines, options = {}) {
       const pad = (high - low || Math.abs(high) || 1) * 0.08;
       return [options.zero ? 0 : Math.max(low - pad, low >= 0 ? 0 : -Infinity), options.most != null ? Math.min(high + pad, options.most) : high + pad];
     } } },
-    axes: [{ ...axis(), label: options.xName || "round", labelSize: 18, size: 34 }, { ...axis(), size: 52, values: (u, vs) => vs.map(options.tick || ((v) => number(v, 4))) }],
+    axes: [{ ...axis(), label: options.xName || "round", labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis(), size: 52, values: (u, vs) => vs.map(options.tick || ((v) => number(v, 4))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { show: false },
     series: [{}, ...lines.map((l) => ({ label: l.name, stroke: () => style(l).colour, dash: style(l).dash, width: l.width || 2, alpha: l.alpha || 1, spanGaps: true, show: !(l.run != null && page.hidden.has(l.run)), points: { show: few || undefined, size: 6 } }))],

@@ -13,15 +13,17 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     const font = "11px system-ui, sans-serif";
     context.font = font;
     const longest = (names) => Math.min(150, Math.max(...names.map((n) => context.measureText(n).width)) + 8);
-    const left = longest(rowNames), down = longest(columnNames) * 0.87 + 10;
+    // Column names lean to the left: the first ones need room there.
+    const left = Math.max(longest(rowNames), longest(columnNames) * 0.5), down = longest(columnNames) * 0.87 + 10;
     const room = Math.min(options.width || 700, document.documentElement.clientWidth - 30);
     const size = Math.max(11, Math.min(34, Math.floor((room - left) / columns)));
     const width = left + size * columns + Math.max(10, down * 0.2), height = size * rows + down;
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = width + "px"; canvas.style.height = height + "px";
     context.scale(ratio, ratio);
+    const shades = Array.from({ length: 256 }, (_, i) => shade(i / 255));
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
-      context.fillStyle = shade(value(i, j));
+      context.fillStyle = shades[Math.round(255 * Math.max(0, Math.min(1, value(i, j))))];
       context.fillRect(left + j * size, i * size, size, size);
     }
     context.strokeStyle = faint(); context.lineWidth = 0.5; context.beginPath();
