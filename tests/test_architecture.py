@@ -65,7 +65,9 @@ BELOW = {
     "progress": {"data", "engines", "run"},
     "export": {"engines", "errors", "model", "runs"},
     "init": {"errors", "config", "data"},
-    "quickstart": {"augment", "config", "progress", "run", "runs"},
+    "report": {"errors", "config", "engines", "run", "runs"},
+    "watch": {"errors", "report", "runs"},
+    "quickstart": {"augment", "config", "progress", "report", "run", "runs"},
     "experiment": {"errors", "config_errors", "config", "data"},
     "results": {"experiment", "runs"},
     "reproduce": {"errors", "config", "data", "engines", "experiment", "results", "run"},
@@ -81,8 +83,10 @@ BELOW = {
         "model",
         "progress",
         "quickstart",
+        "report",
         "run",
         "runs",
+        "watch",
     },
 }
 

@@ -1,4 +1,4 @@
-"""The command line: `fedmt init`, `check`, `run`, `predict`, `export`, `quickstart`, `reproduce`."""
+"""The commands: `fedmt init`, `check`, `run`, `report`, `watch`, `predict`, `export`, `reproduce`, `quickstart`."""
 
 from __future__ import annotations
 
@@ -154,6 +154,34 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="By default the run's name.")] = None,
+    with_images: Annotated[
+        bool,
+        typer.Option("--with-images", help="Put the most confident mistakes into the page, as test images."),
+    ] = False,
+) -> None:
+    """One HTML page of one run, or a comparison of several: opens from disk, needs no network."""
+    from fedmt.report import report as write_report  # here: the other commands need not wait for it
+
+    write_report(runs, out, title, with_images)
+    make_console().print(f"Report: {out}", soft_wrap=True)
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+) -> None:
+    """The report of a run, live in a browser on this machine while the run goes on; Ctrl-C ends it."""
+    from fedmt.watch import watch as serve  # here: the other commands need not wait for it
+
+    serve(run, port, make_console())
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the report.")] = Path(
         "quickstart"
@@ -161,7 +189,7 @@ def quickstart(
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
 ) -> None:
     """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
-    # Here, not above: it brings matplotlib, which the other commands need not wait for.
+    # Here, not above: the other commands need not wait for it.
     from fedmt.quickstart import quickstart as run_quickstart
 
     run_quickstart(out, seed, make_console())

@@ -16,9 +16,9 @@ from rich.table import Table
 from fedmt.augment import GEOMETRIC
 from fedmt.config import Config, parse_config
 from fedmt.progress import Display
+from fedmt.report import report
 from fedmt.run import Stopped, run
-from fedmt.runs.folder import RunFolder, write_atomically
-from fedmt.runs.report import ReportedRun, write_report
+from fedmt.runs.folder import write_atomically
 
 SPACES = ("garment", "department", "layer")
 
@@ -82,7 +82,7 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
         "images label by department or by layer.",
         soft_wrap=True,
     )
-    rows, reported = [], []
+    rows, folders = [], []
     for method in METHODS:
         config = quickstart_config(method, seed)
         folder = out / method.lower().replace(" (", "-").rstrip(")")
@@ -104,18 +104,15 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
                 "seconds": summary["seconds"],
             }
         )
-        reported.append(_reported(method, config, RunFolder(folder)))
+        folders.append(folder)
     write_atomically(out / "summary.json", (json.dumps(rows, indent=2) + "\n").encode())
-    write_report(
-        out / "report.html",
-        "fedmt quickstart",
+    intro = (
         f"Fashion-MNIST, split between nine centers (seed {seed}). The reference center has {PER_CLASS} "
         "images of each of ten garments. Eight centers of 750 images label in other spaces: four by "
         "department, four by layer. Single uses the reference center's images alone; FedMT (T) knows how "
-        "the spaces correspond; FedMT (E) estimates it.",
-        reported,
-        SPACES,
+        "the spaces correspond; FedMT (E) estimates it."
     )
+    report(folders, out / "report.html", "fedmt quickstart", intro=intro, labels=list(METHODS))
     table = Table(title="Test accuracy")
     table.add_column("method")
     for space in SPACES:
@@ -127,17 +124,3 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
     console.print(table)
     console.print(f"Curves and estimated correspondences: {out / 'report.html'}", soft_wrap=True)
     return rows
-
-
-def _reported(method: str, config: Config, folder: RunFolder) -> ReportedRun:
-    """The run with the M-hat of its last round beside the true correspondences."""
-    state = folder.load()
-    federation, _ = config.build_federation()
-    estimates = {
-        center.name: (state.kept[center.name]["correspondence"], center.correspondence)
-        for center in federation.centers
-        if state is not None
-        and center.correspondence is not None
-        and "correspondence" in state.kept.get(center.name, {})
-    }
-    return ReportedRun(method, folder.metrics(), estimates)

@@ -19,6 +19,7 @@ from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.model.calibrating import calibrate
 from fedmt.model.description import describe
+from fedmt.runs.evaluation import evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
 
 
@@ -79,7 +80,10 @@ def run_engine(
     model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
     with folder.locked():
         folder.write_model(model.to_json())
-        _train(config, folder, engine, observer, notes)
+        state = _train(config, folder, engine, observer, notes)
+        before = read_evaluation(folder.evaluation_file)
+        if before is None or before.round != state.round:
+            evaluate(engine, state).write(folder.evaluation_file)
         summary = summarise(config, folder.metrics(), engine.device)
         if engine.federation.held_out is not None:
             summary["calibration"] = calibrate(folder, model, engine.federation, engine.device)
@@ -89,8 +93,8 @@ def run_engine(
 
 def _train(
     config: Config, folder: RunFolder, engine: LocalEngine, observer: Observer, notes: tuple[str, ...]
-) -> None:
-    """Rounds from the last saved one to the end."""
+) -> State:
+    """Rounds from the last saved one to the end; the last state."""
     state = folder.load()
     folder.rewind(state.round if state is not None else -1)
     rounds = engine.method.training.rounds
@@ -108,6 +112,7 @@ def _train(
     except Stopped:
         folder.save(state)  # the last finished round may not have been due
         raise
+    return state
 
 
 def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:

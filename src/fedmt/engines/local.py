@@ -23,7 +23,7 @@ from fedmt.engines.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
 from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State
-from fedmt.engines.testing import accuracies
+from fedmt.engines.testing import Scores, accuracies, predictions
 from fedmt.engines.trainer import Precision, Trained, Trainer
 from fedmt.methods.base import Answer, Method, Tensors
 
@@ -256,7 +256,18 @@ class LocalEngine:
         return record
 
     def _accuracies(self, state: State) -> dict[str, float]:
-        predictions: dict[int, Tensor] = {}  # tests in several spaces share their images
+        answers = self.method.answers(self.federation, state.kept)
+        return accuracies(self.federation, answers, self._scores(state))
+
+    def predictions(self, state: State) -> list[tuple[Center, Tensor]]:
+        """A state's probabilities on each test set, in its label space (`testing.predictions`)."""
+        with self._apart():
+            state = state.to(self.device)
+            answers = self.method.answers(self.federation, state.kept)
+            return predictions(self.federation, answers, self._scores(state))
+
+    def _scores(self, state: State) -> Scores:
+        known: dict[int, Tensor] = {}  # tests in several spaces share their images
 
         def scores(images: Tensor, space: str, answers: Sequence[Answer]) -> list[Tensor]:
             if answers[0].of == "center":
@@ -264,13 +275,13 @@ class LocalEngine:
             if answers[0].of == "shared":
                 self.trainer.load(unpacked("shared", state.server) or state.weights)
                 return [self.trainer.predict(images, self.site.head(space))]
-            if id(images) not in predictions:
+            if id(images) not in known:
                 self.trainer.load(state.weights)
-                predictions[id(images)] = self.trainer.predict(images)
-            own = predictions[id(images)]
+                known[id(images)] = self.trainer.predict(images)
+            own = known[id(images)]
             return [own if a.matrix is None else own @ a.matrix.to(own).T for a in answers]
 
-        return accuracies(self.federation, self.method.answers(self.federation, state.kept), scores)
+        return scores
 
     def _centers_scores(
         self, images: Tensor, space: str, centers: Sequence[str], state: State

@@ -1,13 +1,13 @@
-"""Accuracy in every label space that has a test set."""
+"""Accuracy and predictions in every label space that has a test set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedmt.data.center import Federation
+from fedmt.data.center import Center, Federation
 from fedmt.methods.base import Answer
 
 Scores = Callable[[Tensor, str, Sequence[Answer]], list[Tensor]]
@@ -29,13 +29,7 @@ def accuracies(
         right, total = counted.get(space, (0.0, 0))
         counted[space] = (right + accuracy * samples, total + samples)
 
-    for test in federation.tests:
-        if test.space is None or test.labels is None:
-            continue
-        space, labels = test.space.name, test.labels
-        ways: Sequence[Answer] = [Answer()] if test.space == federation.wanted else answers.get(space, [])
-        if not ways:
-            continue
+    for test, space, labels, ways in _answered(federation, answers):
         each = [_accuracy(s, labels) for s in scores(test.images, space, ways)]
         count(space, sum(each) / len(each), len(test))
         matrices = [a.matrix for a in ways if a.matrix is not None]
@@ -43,6 +37,32 @@ def accuracies(
             mean = Answer(matrix=torch.stack(matrices).mean(0))
             count(f"{space} (mean M)", _accuracy(scores(test.images, space, [mean])[0], labels), len(test))
     return {space: right / total for space, (right, total) in counted.items()}
+
+
+def predictions(
+    federation: Federation, answers: Mapping[str, Sequence[Answer]], scores: Scores
+) -> list[tuple[Center, Tensor]]:
+    """Each test set with the probabilities [N, J] in its space: where there are several answers, their mean.
+
+    Through matrices that is the answer by the mean matrix.
+    """
+    found = []
+    for test, space, _, ways in _answered(federation, answers):
+        found.append((test, torch.stack(scores(test.images, space, ways)).mean(0)))
+    return found
+
+
+def _answered(
+    federation: Federation, answers: Mapping[str, Sequence[Answer]]
+) -> Iterator[tuple[Center, str, Tensor, Sequence[Answer]]]:
+    """The test sets that somebody can predict: with the space's name, the labels, and who does."""
+    for test in federation.tests:
+        if test.space is None or test.labels is None:
+            continue
+        own = test.space == federation.wanted
+        ways: Sequence[Answer] = [Answer()] if own else answers.get(test.space.name, [])
+        if ways:
+            yield test, test.space.name, test.labels, ways
 
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:

@@ -4,7 +4,8 @@
     model.json         what the weights need beside them to be used: label spaces, image shape, centers
     metrics.jsonl      a line a round
     checkpoints/       round-000012.safetensors, the last two
-    summary.json       when the run is finished
+    summary.json       when the run is finished; with it
+    evaluation.npz     its predictions on the test data, for reports (`evaluation`)
 
 Files are replaced atomically. A round's metrics are written before its checkpoint, so that a kill
 between the two costs a line that resuming writes again, never one that is missing.
@@ -51,6 +52,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
         self.model_file = path / "model.json"
+        self.evaluation_file = path / "evaluation.npz"
         self.checkpoints = path / "checkpoints"
 
     # -- opening ----------------------------------------------------------------------------------

@@ -1,168 +1,280 @@
-"""A plain report of one or several runs: one HTML file with everything inside, readable without a network.
+"""The report: runs to one HTML page with everything inside, which opens from disk and asks no network.
 
-Curves of accuracy in every label space and of the pseudo-labels, and the estimated correspondences
-beside the true ones.
+`content` turns runs into plain data (JSON), `render` puts that into the page under `page/`, whose scripts
+draw it. Curves are drawn by uPlot, which lies beside them with its licence.
 """
 
 from __future__ import annotations
 
 import base64
-import io
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import jinja2
-import matplotlib
-import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from torch import Tensor
+import numpy as np
 
-from fedmt.labels import Correspondence
-from fedmt.runs.folder import write_atomically
+from fedmt.runs.evaluation import Evaluation, Member, Predicted
+from fedmt.runs.scores import (
+    Numbers,
+    calibration_error,
+    confusion,
+    precision_recall,
+    reliability,
+    wilson,
+)
 
-# Okabe and Ito's colours: told apart by colour-blind readers too.
+# Okabe and Ito's colours: told apart by colour-blind readers too. The page adds line styles to them.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
-PSEUDO_LABEL_CURVES = {
-    "confident_share": "share of samples with a confident pseudo-label",
-    "pseudo_label_accuracy": "accuracy of the confident pseudo-labels",
-    "correspondence_error": "error of M-hat (Frobenius norm, mean over centers)",
-}
+SCRIPTS = ("basics.js", "tables.js", "curves.js", "matrices.js", "detail.js", "main.js")
+MEANS = ("confident_share", "pseudo_label_accuracy", "correspondence_error")
+REASONS = ("abstained", "absent", "left_out")
 
 
 @dataclass(frozen=True, eq=False)
 class ReportedRun:
-    """One run as the report shows it. estimates: each center's M-hat beside its true correspondence."""
+    """One run as the report shows it.
+
+    config: resolved, as TOML (`text`) and read (`settings`). summary: None for a run that is not finished.
+    notes: what is missing on the page and why. mistakes: by label space, each a dictionary with an image.
+    """
 
     label: str
     metrics: Sequence[Mapping[str, Any]]
-    estimates: Mapping[str, tuple[Tensor, Correspondence]] = field(default_factory=dict)
-
-    @property
-    def accuracy(self) -> Mapping[str, float]:
-        """Of the last round, by label space."""
-        accuracy: Mapping[str, float] = self.metrics[-1]["accuracy"]
-        return accuracy
-
-    @property
-    def seconds(self) -> float:
-        return float(sum(record["seconds"]["total"] for record in self.metrics))
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    summary: Mapping[str, Any] | None = None
+    evaluation: Evaluation | None = None
+    notes: Sequence[str] = ()
+    mistakes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
-def write_report(
-    path: Path, title: str, intro: str, runs: Sequence[ReportedRun], spaces: Sequence[str]
-) -> None:
-    """Writes `path`; `spaces` are the label spaces to show, the wanted one first."""
-    figures = [("Accuracy on the test images", accuracy_figure(runs, spaces))]
-    learning = pseudo_label_figure(runs)
-    if learning is not None:
-        figures.append(("What the centers guess while they learn", learning))
-    for run in runs:
-        for name, (figure, caption) in correspondence_figures(run).items():
-            figures.append((f"{run.label}: correspondence of '{name}'. {caption}", figure))
-    rows = [
-        {
-            "method": run.label,
-            "accuracy": [f"{run.accuracy[s]:.1%}" if s in run.accuracy else "-" for s in spaces],
-            "rounds": run.metrics[-1]["round"],
-            "seconds": f"{run.seconds:.0f}",
-        }
-        for run in runs
-    ]
-    template = jinja2.Environment(loader=jinja2.PackageLoader("fedmt.runs", "."), autoescape=True)
-    page = template.get_template("report.html.jinja").render(
-        title=title,
-        intro=intro,
-        spaces=spaces,
-        rows=rows,
-        figures=[(caption, _embedded(figure)) for caption, figure in figures],
+def content(title: str, intro: str, runs: Sequence[ReportedRun]) -> dict[str, Any]:
+    """Everything the page shows, as JSON can hold it."""
+    shown = [_run(run) for run in runs]
+    return {"title": title, "intro": intro, "words": words(shown), "runs": shown, "colours": COLOURS}
+
+
+def render(data: Mapping[str, Any], live: str = "") -> str:
+    """The page. live: the address, relative to the page, to ask for newer data; none in a file."""
+    files = resources.files("fedmt.runs") / "page"
+
+    def read(name: str) -> str:
+        return (files / name).read_text(encoding="utf-8")
+
+    template = jinja2.Environment(autoescape=True).from_string(read("page.html.jinja"))
+    return template.render(
+        data=data,
+        live=live,
+        # Inside a script element a browser looks for "</script" and "<!--" before it reads JSON.
+        json=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        css=read("uplot/uPlot.min.css") + read("page.css"),
+        uplot=read("uplot/uPlot.iife.min.js"),
+        script="\n".join(read(name) for name in SCRIPTS),
     )
-    write_atomically(path, page.encode())
 
 
-def accuracy_figure(runs: Sequence[ReportedRun], spaces: Sequence[str]) -> Figure:
-    """Accuracy over rounds, a panel for each label space.
+def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The summary in sentences: where each run stands, and which is ahead in the wanted space."""
+    said = []
+    for run in runs:
+        wanted = run["accuracy"].get(run["wanted"])
+        state = f"{run['round']} rounds" if run["finished"] else f"{run['round']} of {run['planned']} rounds"
+        sentence = f"{run['label']} ({run['method']}), {state} in {_duration(run['seconds'])}"
+        if wanted is None:
+            said.append(f"{sentence}: no accuracy in the wanted label space.")
+            continue
+        sentence += f": {wanted['value']:.1%} of the test images right in '{run['wanted']}'"
+        if "low" in wanted:
+            sentence += f" (95% interval {wanted['low']:.1%} to {wanted['high']:.1%}, {wanted['n']:,} images)"
+        others = [
+            f"{a['value']:.1%} in '{space}'"
+            for space, a in run["accuracy"].items()
+            if space != run["wanted"] and not space.endswith(" (mean M)")
+        ]
+        said.append(sentence + (f"; {', '.join(others)}" if others else "") + ".")
+    return said + _ahead(runs)
 
-    The horizontal axis is the share of each run's rounds, since methods have different numbers of them.
-    """
-    figure = Figure(figsize=(3.6 * len(spaces), 3.2), layout="constrained")
-    for axes, space in zip(figure.subplots(1, len(spaces), squeeze=False)[0], spaces, strict=True):
-        for run, colour in zip(runs, COLOURS, strict=False):
-            # Round 0 without a warm-up is the untrained network: it would only stretch the axis.
-            trained = [r for r in run.metrics if r["round"] > 0 or r["reference_loss"] is not None]
-            points = [(r["round"], r["accuracy"][space]) for r in trained if space in r["accuracy"]]
-            if points:
-                last = max(run.metrics[-1]["round"], 1)
-                axes.plot([100 * x / last for x, _ in points], [100 * y for _, y in points],
-                          color=colour, label=run.label)  # fmt: skip
-        axes.set(title=space, xlabel="training done, %", ylabel="accuracy, %")
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend()
-    return figure
+
+def _ahead(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    spaces = {run["wanted"] for run in runs}
+    judged = [run for run in runs if run["wanted"] in run["accuracy"]]
+    if len(judged) < 2 or len(spaces) != 1:
+        return []
+    wanted = spaces.pop()
+    judged.sort(key=lambda run: -float(run["accuracy"][wanted]["value"]))
+    first, second = (run["accuracy"][wanted] for run in judged[:2])
+    points = 100 * (first["value"] - second["value"])
+    said = f"Ahead in '{wanted}' is {judged[0]['label']}, {points:.1f} points before {judged[1]['label']}"
+    if "low" in first and "low" in second:
+        apart = first["low"] > second["high"]
+        said += "; their intervals do not overlap" if apart else "; their intervals overlap"
+    return [f"{said}."]
 
 
-def pseudo_label_figure(runs: Sequence[ReportedRun]) -> Figure | None:
-    """Confident share, their accuracy and the error of M-hat over rounds, where any run has them."""
-    keys = [k for k in PSEUDO_LABEL_CURVES if any(k in r for run in runs for r in run.metrics)]
-    if not keys:
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _run(run: ReportedRun) -> dict[str, Any]:
+    last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {"round": 0, "accuracy": {}}
+    method = run.settings.get("method", {})
+    kind = method.get("correspondence")
+    spaces = dict(run.evaluation.spaces) if run.evaluation is not None else {}
+    accuracy = last["accuracy"]
+    wanted = next(iter(spaces), None) or run.settings.get("wanted") or next(iter(accuracy), "")
+    summary = run.summary or {}
+    return {
+        "label": run.label,
+        "method": str(method.get("name", "?")) + (f", M {kind}" if kind else ""),
+        "strategy": run.settings.get("aggregation", {}).get("name", ""),
+        "finished": run.summary is not None,
+        "round": last["round"],
+        "planned": run.settings.get("training", {}).get("rounds", last["round"]),
+        "seconds": _short(sum(r["seconds"]["total"] for r in run.metrics)),
+        "wanted": wanted,
+        "spaces": [{"name": name, "classes": list(classes)} for name, classes in spaces.items()],
+        "accuracy": _intervals(accuracy, run.evaluation),
+        "curves": _curves(run.metrics),
+        "centers": _centers(run.metrics, run.evaluation),
+        **_matrices(run.evaluation),
+        "tests": [_tested(t, len(spaces[t.space])) for t in run.evaluation.tests] if run.evaluation else [],
+        "evaluated": run.evaluation.round if run.evaluation is not None else None,
+        "mistakes": dict(run.mistakes),
+        "config": run.text,
+        "versions": summary.get("versions", {}),
+        "seed": run.settings.get("seed"),
+        "device": summary.get("device"),
+        "threads": summary.get("threads"),
+        "best": {k: _short(v) for k, v in summary.get("best_accuracy_of_any_round", {}).items()},
+        "notes": list(run.notes),
+    }
+
+
+def _intervals(accuracy: Mapping[str, float], evaluation: Evaluation | None) -> dict[str, Any]:
+    """The last round's accuracies; with intervals where the number of test images is known."""
+    samples = {t.space: len(t.labels) for t in evaluation.tests} if evaluation is not None else {}
+    found = {}
+    for name, value in accuracy.items():
+        found[name] = {"value": _short(value)}
+        n = samples.get(name.removesuffix(" (mean M)"))
+        if n:
+            low, high = wilson(value, n)
+            found[name] |= {"n": n, "low": _short(low), "high": _short(high)}
+    return found
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Columns over the recorded rounds; None where a round lacks a value."""
+    # Without a warm-up, round 0 is the untrained network: it would only stretch the axes.
+    used = [r for r in metrics if r["round"] > 0 or r.get("reference_loss") is not None] or list(metrics)
+    spaces = list(dict.fromkeys(s for r in used for s in r["accuracy"]))
+    losses = list(dict.fromkeys(name for r in used for name in r.get("losses", {})))
+    return {
+        "round": [r["round"] for r in used],
+        "accuracy": {s: [_short(r["accuracy"].get(s)) for r in used] for s in spaces},
+        "losses": {name: [_short(r.get("losses", {}).get(name)) for r in used] for name in losses}
+        | {"reference_loss": [_short(r.get("reference_loss")) for r in used]},
+        **{key: [_short(r.get(key)) for r in used] for key in MEANS if any(key in r for r in used)},
+    }
+
+
+def _centers(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None) -> list[dict[str, Any]]:
+    """Who took part: size and label space, rounds missed and why, the last figures, M-hat's error."""
+    members = {m.name: m for m in evaluation.members} if evaluation is not None else {}
+    names = list(members) or sorted({name for r in metrics for name in r["centers"]})
+    found = []
+    for name in names:
+        member = members.get(name)
+        records = [(r["round"], r["centers"][name]) for r in metrics if name in r["centers"]]
+        missed: dict[str, int] = {}
+        reasons: dict[str, int] = {}
+        for _, record in records:
+            for kind in REASONS:
+                if kind in record:
+                    key = record[kind] if kind == "absent" else kind
+                    missed[key] = missed.get(key, 0) + 1
+                    if kind != "absent":
+                        reasons[str(record[kind])] = reasons.get(str(record[kind]), 0) + 1
+        last: Mapping[str, Any] = next((r for _, r in reversed(records) if "losses" in r), {})
+        center: dict[str, Any] = {
+            "name": name,
+            "samples": member.samples if member else None,
+            "space": member.space if member else None,
+            "reference": bool(member and member.reference),
+            "trained": sum("losses" in r for _, r in records),
+            "missed": missed,
+            "reasons": reasons,
+            "loss": _short(last.get("losses", {}).get("loss")),
+            "confident_share": _short(last.get("confident_share")),
+            "pseudo_label_accuracy": _short(last.get("pseudo_label_accuracy")),
+        }
+        errors = [(n, r["correspondence_error"]) for n, r in records if "correspondence_error" in r]
+        if errors:
+            center["errors"] = [[n for n, _ in errors], [_short(e) for _, e in errors]]
+        found.append(center)
+    return found
+
+
+def _matrices(evaluation: Evaluation | None) -> dict[str, Any]:
+    """M-hat by center, and the true matrices, each once: many centers share one."""
+    estimated = [m for m in evaluation.members if m.estimate is not None] if evaluation is not None else []
+    truths: list[dict[str, Any]] = []
+    places: dict[bytes, int] = {}
+
+    def place(member: Member) -> int | None:
+        if member.truth is None:
+            return None
+        key = f"{member.space}".encode() + member.truth.tobytes()
+        if key not in places:
+            places[key] = len(truths)
+            truths.append({"space": member.space, "matrix": _bytes(member.truth)})
+        return places[key]
+
+    estimates = [
+        {"center": m.name, "space": m.space, "matrix": _bytes(m.estimate), "truth": place(m)}
+        for m in estimated
+        if m.estimate is not None
+    ]
+    return {"truths": truths, "estimates": estimates}
+
+
+def _tested(test: Predicted, classes: int) -> dict[str, Any]:
+    counts = confusion(test.labels, test.predicted, classes)
+    precision, recall = precision_recall(counts)
+    right = test.predicted == test.labels
+    rows = np.arange(len(test.labels))
+    bins = reliability(test.probabilities[rows, test.predicted].astype(np.float64), right)
+    return {
+        "space": test.space,
+        "n": len(test.labels),
+        "accuracy": _short(float(right.mean())),
+        "confusion": counts.ravel().tolist(),
+        "precision": [_short(p) for p in precision],
+        "recall": [_short(r) for r in recall],
+        "intervals": [
+            [_short(x) for x in wilson(r, int(n))] if r is not None else None
+            for r, n in zip(recall, counts.sum(1), strict=True)
+        ],
+        "support": counts.sum(1).tolist(),
+        "bins": [[b.samples, _short(b.confidence), _short(b.accuracy)] if b else None for b in bins],
+        "ece": _short(calibration_error(bins)),
+    }
+
+
+def _bytes(matrix: Numbers) -> str:
+    """Probabilities as one byte each (to 1/255, finer than a shade can be told), in base 64."""
+    return base64.b64encode(np.rint(matrix.clip(0, 1) * 255).astype(np.uint8).tobytes()).decode()
+
+
+def _short(value: float | None) -> float | None:
+    """Five digits are more than a screen shows; what is not a number becomes a gap."""
+    if value is None or not math.isfinite(value):
         return None
-    figure = Figure(figsize=(3.6 * len(keys), 3.2), layout="constrained")
-    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        for run, colour in zip(runs, COLOURS, strict=False):
-            points = [(r["round"], r[key]) for r in run.metrics if key in r]
-            if points:
-                axes.plot(*zip(*points, strict=True), color=colour, label=run.label)
-        axes.set_title(PSEUDO_LABEL_CURVES[key], fontsize="small")
-        axes.set(xlabel="round", ylim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.legend()
-    return figure
-
-
-def correspondence_figures(run: ReportedRun) -> dict[str, tuple[Figure, str]]:
-    """For each space: the mean M-hat over its centers beside the true M, as heat maps with class names."""
-    by_space: dict[str, list[tuple[Tensor, Correspondence]]] = {}
-    for estimate, truth in run.estimates.values():
-        by_space.setdefault(truth.coarse.name, []).append((estimate.cpu(), truth))
-    figures = {}
-    for name, pairs in by_space.items():
-        truth = pairs[0][1]
-        mean = torch.stack([e for e, _ in pairs]).mean(0)
-        errors = [float((e - t.matrix.cpu()).norm()) for e, t in pairs]
-        rows, columns = truth.matrix.shape
-        figure = Figure(figsize=(max(7.0, 0.62 * columns * 2 + 2), 0.42 * rows + 1.6), layout="constrained")
-        both = figure.subplots(1, 2, sharey=True)
-        _heat_map(both[0], truth.matrix, truth, "true M")
-        image = _heat_map(both[1], mean, truth, "mean M-hat")
-        figure.colorbar(image, ax=both, label=f"P({name} | wanted class)")
-        caption = f"{len(pairs)} centers, error {sum(errors) / len(errors):.2f} each on average."
-        figures[name] = (figure, caption)
-    return figures
-
-
-def _heat_map(axes: Axes, matrix: Tensor, spaces: Correspondence, title: str) -> AxesImage:
-    """Matrix [J, K] with class names; entries are written out where there is room for them."""
-    rows, columns = matrix.shape
-    image = axes.imshow(matrix.numpy(), vmin=0, vmax=1, cmap="Blues", aspect="auto")
-    axes.set_title(title)
-    axes.set_xticks(range(columns), spaces.fine.classes, rotation=60, ha="right", fontsize="small")
-    axes.set_yticks(range(rows), spaces.coarse.classes, fontsize="small")
-    if rows * columns <= 200:
-        for j, k in ((matrix >= 0.05).nonzero()).tolist():
-            value = float(matrix[j, k])
-            text = f"{value:.2f}".lstrip("0") if value < 0.995 else "1"
-            colour = "white" if value > 0.6 else "black"
-            axes.text(k, j, text, ha="center", va="center", fontsize=7, color=colour)
-    return image
-
-
-def _embedded(figure: Figure) -> str:
-    """The figure as SVG in a data URL: sharp at any size, and its ids cannot clash with another's."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return float(f"{value:.5g}")

@@ -1,0 +1,63 @@
+// State, elements, numbers and colours. Names come from users: they enter the page as text, never as HTML.
+const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), axis: "", charts: [], heats: [] };
+const byId = (id) => document.getElementById(id);
+
+function el(tag, attributes, ...children) {
+  const made = /^(svg|g|rect|line|path|text|circle)$/.test(tag)
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value != null) made.setAttribute(key, value);
+  }
+  made.append(...children.flat().filter((c) => c != null));
+  return made;
+}
+
+const percent = (x, digits = 1) => (x == null ? "–" : (100 * x).toFixed(digits) + "%");
+const number = (x, digits = 3) => (x == null ? "–" : String(+x.toPrecision(digits)));
+const whole = (x) => (x == null ? "–" : x.toLocaleString("en"));
+
+const DARK_LINES = ["#ffffff", "#4aa3df", "#ff8a3d", "#2fc79a", "#e79ac3", "#ffc04d", "#9ad7ff"];
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+const darkScreen = matchMedia("(prefers-color-scheme: dark)"), printer = matchMedia("print");
+let printing = false;
+const dark = () => darkScreen.matches && !printer.matches && !printing;
+
+function lineStyle(index) {
+  const colours = dark() ? DARK_LINES : page.data.colours;
+  return { colour: colours[index % colours.length], dash: DASHES[index % DASHES.length] };
+}
+const ink = () => (dark() ? "#ececec" : "#1b1b1b");
+const faint = () => (dark() ? "#34373c" : "#e4e4e4");
+
+// One hue from the paper to its far end: readable without telling colours apart.
+function shade(value) {
+  const [from, to] = dark() ? [[30, 33, 39], [143, 208, 255]] : [[255, 255, 255], [8, 69, 126]];
+  const v = Math.max(0, Math.min(1, value));
+  return "rgb(" + from.map((f, i) => Math.round(f + (to[i] - f) * v)).join(",") + ")";
+}
+const inkOn = (value) => (dark() ? (value > 0.55 ? "#101114" : "#ececec") : value > 0.55 ? "#fff" : "#1b1b1b");
+
+function swatch(index) {
+  const { colour, dash } = lineStyle(index);
+  return el("svg", { width: 28, height: 10, "aria-hidden": "true" },
+    el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash.join(" ") || null }));
+}
+
+function tip(text, x, y) {
+  const box = byId("tip");
+  box.hidden = !text;
+  if (!text) return;
+  box.textContent = text;
+  const { width, height } = box.getBoundingClientRect();
+  box.style.left = Math.max(4, Math.min(x + 14, innerWidth - width - 4)) + "px";
+  box.style.top = Math.max(4, y + 14 + height > innerHeight ? y - height - 8 : y + 14) + "px";
+}
+
+// The same as a table, for whoever cannot or will not look; made when it is opened.
+function alternative(id, what, make) {
+  const box = el("details", { class: "alternative", id }, el("summary", {}, what + " as a table"));
+  box.addEventListener("toggle", () => { if (box.open && box.childElementCount === 1) box.append(make()); });
+  return box;
+}

@@ -1,0 +1,104 @@
+// Curves, drawn by uPlot. lines: {name, index (of its style), x, y, width, alpha}.
+function chart(host, id, title, lines, options = {}) {
+  const format = options.format || ((v) => number(v));
+  const said = el("p", { class: "said", id: id + "-said", "aria-live": "polite" });
+  const place = el("div", { class: "chart", id, tabindex: 0, role: "group",
+    "aria-label": title + ". Left and right arrow keys read the values; a table follows." });
+  const figure = el("figure", {}, el("figcaption", {}, title), place, said,
+    alternative(id + "-table", title, () => {
+      const xs = [...new Set(lines.flatMap((l) => l.x))].sort((a, b) => a - b);
+      return matrixTable(title, xs.map(String), lines.map((l) => l.name), (i, j) => { const at = lines[j].x.indexOf(xs[i]); return at < 0 ? "–" : format(lines[j].y[at]); });
+    }));
+  host.append(figure);
+  const joined = uPlot.join(lines.map((l) => [l.x, l.y]));
+  const style = (l) => lineStyle(l.index);
+  const few = joined[0].length < 3;
+  const text = (at) => {
+    if (at == null) return "";
+    // Runs of other lengths have no point at just this place: their nearest one stands for it.
+    const nearest = (l) => l.x.reduce((best, x, i) => (l.y[i] != null && (best < 0 || Math.abs(x - joined[0][at]) < Math.abs(l.x[best] - joined[0][at])) ? i : best), -1);
+    const shown = lines.filter((l) => !(l.run != null && page.hidden.has(l.run))).map((l) => [l, nearest(l)]).filter(([, i]) => i >= 0);
+    const extra = shown.length > 12 ? "\nand " + (shown.length - 12) + " more: see the table" : "";
+    return (options.xName || "round") + " " + number(joined[0][at], 4) + "\n" + shown.slice(0, 12).map(([l, i]) => l.name + ": " + format(l.y[i]) + (l.x[i] === joined[0][at] ? "" : " at " + number(l.x[i], 4))).join("\n") + extra;
+  };
+  let pointer = null;
+  const axis = () => ({ stroke: ink, grid: { stroke: faint, width: 1 }, ticks: { stroke: faint, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" });
+  const plot = new uPlot({
+    width: Math.max(240, place.clientWidth), height: options.height || 230,
+    scales: { x: { time: false }, y: { range: (u, low, high) => {
+      if (low == null) return [0, 1];
+      const pad = (high - low || Math.abs(high) || 1) * 0.08;
+      return [options.zero ? 0 : Math.max(low - pad, low >= 0 ? 0 : -Infinity), options.most != null ? Math.min(high + pad, options.most) : high + pad];
+    } } },
+    axes: [{ ...axis(), label: options.xName || "round", labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis(), size: 52, values: (u, vs) => vs.map(options.tick || ((v) => number(v, 4))) }],
+    cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+    legend: { show: false },
+    series: [{}, ...lines.map((l) => ({ label: l.name, stroke: () => style(l).colour, dash: style(l).dash, width: l.width || 2, alpha: l.alpha || 1, spanGaps: true, show: !(l.run != null && page.hidden.has(l.run)), points: { show: few || undefined, size: 6 } }))],
+    hooks: { setCursor: [(u) => { if (pointer) tip(text(u.cursor.idx), pointer[0], pointer[1]); }] },
+  }, joined, place);
+  place.addEventListener("pointermove", (event) => { pointer = [event.clientX, event.clientY]; tip(text(plot.cursor.idx), ...pointer); });
+  place.addEventListener("pointerleave", () => { pointer = null; tip(""); });
+  let at = joined[0].length - 1;
+  place.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Home") at = 0; else if (event.key === "End") at = joined[0].length - 1; else if (step) at = Math.max(0, Math.min(joined[0].length - 1, at + step)); else return;
+    event.preventDefault();
+    plot.setCursor({ left: plot.valToPos(joined[0][at], "x"), top: 10 });
+    said.textContent = text(at).replaceAll("\n", "; ");
+  });
+  page.charts.push({ plot, place, lines, group: options.group, redraw: () => plot.redraw(false) });
+  return plot;
+}
+
+function curveLines(pick) {
+  return page.data.runs.flatMap((run, index) => {
+    const y = pick(run.curves);
+    if (!y || !y.some((v) => v != null)) return [];
+    const last = Math.max(run.planned, run.round, 1);
+    const x = run.curves.round.map((r) => (page.axis === "share" ? +(100 * r / last).toFixed(3) : r));
+    return [{ name: run.label, index, run: index, x, y }];
+  });
+}
+
+function drawCurves() {
+  const host = byId("curve-charts");
+  const runs = page.data.runs;
+  host.replaceChildren();
+  const axis = { xName: page.axis === "share" ? "training done, %" : "round", group: "curves" };
+  const spaces = [...new Set(runs.flatMap((r) => Object.keys(r.curves.accuracy)))];
+  const losses = [...new Set(runs.flatMap((r) => Object.keys(r.curves.losses)))];
+  const shown = [
+    ...spaces.filter((s) => !s.endsWith(" (mean M)")).map((s) => ["accuracy-" + s, "Accuracy in '" + s + "'", (c) => c.accuracy[s], { format: percent, most: 1, tick: (v) => percent(v, 0) }]),
+    ...losses.map((l) => ["loss-" + l, { loss: "Loss at the centers (mean)", reference_loss: "Loss at the reference center" }[l] || "Loss term '" + l + "' (mean of the centers)", (c) => c.losses[l], { zero: true }]),
+    ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: (v) => percent(v, 0) }],
+    ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: (v) => percent(v, 0) }],
+    ["m-error", "Error of M-hat (Frobenius norm, mean of the centers)", (c) => c.correspondence_error, { zero: true }],
+  ];
+  shown.forEach(([id, title, pick, options], i) => {
+    const lines = curveLines(pick);
+    if (lines.length) chart(host, "chart-" + i + "-" + id.replace(/\W+/g, "-"), title, lines, { ...axis, ...options });
+  });
+  if (!host.childElementCount) host.append(el("p", {}, "No round is finished yet."));
+}
+
+function curveControls() {
+  const host = byId("curve-controls");
+  host.replaceChildren();
+  const runs = page.data.runs;
+  if (runs.length > 1) {
+    host.append(el("fieldset", {}, el("legend", {}, "Runs shown"), runs.map((run, i) => el("label", {},
+      el("input", { type: "checkbox", id: "show-" + i, checked: !page.hidden.has(i), onchange: (event) => show(i, event.target.checked) }), swatch(i), run.label))));
+    host.append(el("label", {}, "Horizontal axis ", el("select", { id: "axis", onchange: (event) => { page.axis = event.target.value; drop("curves"); drawCurves(); } },
+      [["round", "round"], ["share", "share of the planned rounds"]].map(([value, name]) => el("option", { value, selected: page.axis === value }, name)))));
+  }
+}
+
+function show(index, visible) {
+  page.hidden[visible ? "delete" : "add"](index);
+  for (const { plot, lines } of page.charts) lines.forEach((l, i) => { if (l.run === index) plot.setSeries(i + 1, { show: visible }); });
+  byId("summary-table").replaceChildren(summaryTable(), summaryNote());
+}
+
+function drop(group) {
+  page.charts = page.charts.filter((c) => (c.group === group ? (c.plot.destroy(), false) : true));
+}

@@ -1,0 +1,67 @@
+// Puts it together; where the page is served live, asks for newer data.
+function summaryNote() {
+  return el("p", { class: "note" }, "Accuracy of the last round on test images; below it Wilson's 95% interval, which knows of the number of test images alone, not of seeds. ECE: expected calibration error in the wanted space. Means over centers where each predicts through its own matrix.");
+}
+
+function drawAll() {
+  const runs = page.data.runs;
+  tip("");
+  byId("words").replaceChildren(...page.data.words.map((w) => el("p", {}, w)));
+  byId("summary-table").replaceChildren(summaryTable(), summaryNote());
+  page.charts.forEach((c) => c.plot.destroy());
+  page.charts = [];
+  curveControls();
+  drawCurves();
+  detailControls();
+  drawDetail();
+  const open = runs.filter((r) => !r.finished);
+  byId("status").textContent = open.length ? open.map((r) => r.label + " is not finished: round " + r.round + " of " + r.planned + ".").join(" ") : "";
+}
+
+function start(data) {
+  page.data = data;
+  page.axis = new Set(data.runs.map((r) => r.planned)).size > 1 ? "share" : "round";
+  drawAll();
+}
+
+// Colours of what is drawn on a canvas do not follow the style sheet by themselves.
+function recolour() { page.charts.forEach((c) => c.plot.redraw(false)); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
+darkScreen.addEventListener("change", recolour);
+printer.addEventListener("change", recolour);
+addEventListener("beforeprint", () => { printing = true; recolour(); });
+addEventListener("afterprint", () => { printing = false; recolour(); });
+
+let resized = 0;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => { page.charts.forEach((c) => c.plot.setSize({ width: Math.max(240, c.place.clientWidth), height: c.plot.height })); page.heats.forEach((h) => h.draw()); }, 100);
+});
+addEventListener("keydown", (event) => { if (event.key === "Escape") tip(""); });
+
+async function follow(address) {
+  let tag = null;
+  for (;;) {
+    try {
+      const answer = await fetch(address, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+      if (answer.status === 200) {
+        tag = answer.headers.get("ETag");
+        const focused = document.activeElement && document.activeElement.id, opened = [...document.querySelectorAll("details[open][id]")].map((d) => d.id);
+        const place = scrollY;
+        page.data = await answer.json();
+        drawAll();
+        opened.forEach((id) => { const box = byId(id); if (box) box.open = true; });
+        if (focused && byId(focused)) byId(focused).focus({ preventScroll: true });
+        scrollTo(0, place);
+      } else if (answer.status !== 304) throw new Error("status " + answer.status);
+      document.body.dataset.connected = "yes";
+    } catch (error) {
+      document.body.dataset.connected = "no";
+      byId("status").textContent = "The server does not answer; this is what it said last.";
+      tag = null;
+    }
+    await new Promise((wake) => setTimeout(wake, 1000));
+  }
+}
+
+start(JSON.parse(byId("data").textContent));
+if (document.body.dataset.live) follow(document.body.dataset.live);
