@@ -1,4 +1,4 @@
-"""The commands: `fedmt init`, `check`, `run`, `report`, `watch`, `predict`, `export`, `reproduce`, `quickstart`."""
+"""The commands: `init`, `check`, `run`, `report`, `watch`, `predict`, `export`, `reproduce`, `quickstart`."""
 
 from __future__ import annotations
 
