@@ -1,0 +1,129 @@
+"""The run folder: atomic files, verified checkpoints, and errors that say how to go on."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedmt.engines.state import State
+from fedmt.errors import FedmtError
+from fedmt.runs.folder import RunFolder, load_checkpoint, write_atomically
+
+
+def state(round: int) -> State:
+    generator = torch.Generator().manual_seed(round)
+    return State(
+        round,
+        {"a.weight": torch.randn(3, 4, generator=generator), "scalar": torch.tensor(1.5)},
+        {"a.weight": torch.randn(3, 4, generator=generator)},
+        {"Center / with slash": {"correspondence": torch.rand(2, 3)}, "empty": {}},
+    )
+
+
+def folder(path: Path) -> RunFolder:
+    return RunFolder.create(path / "run", "seed = 0\n")
+
+
+def test_a_state_comes_back_to_the_bit(tmp_path):
+    run, saved = folder(tmp_path), state(3)
+    run.save(saved)
+    loaded = run.load()
+    assert loaded is not None and loaded.round == 3
+    for before, after in ((saved.weights, loaded.weights), (saved.server, loaded.server)):
+        assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+    name = "Center / with slash"
+    assert torch.equal(loaded.kept[name]["correspondence"], saved.kept[name]["correspondence"])
+
+
+def test_only_the_last_two_checkpoints_stay(tmp_path):
+    run = folder(tmp_path)
+    for number in range(12):
+        run.save(state(number))
+    names = sorted(p.name for p in run.checkpoints.iterdir())
+    assert names == ["round-000010.safetensors", "round-000011.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "garbage"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_offered(tmp_path, damage):
+    run = folder(tmp_path)
+    run.save(state(4))
+    run.save(state(5))
+    path = run.checkpoints / "round-000005.safetensors"
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[-3] ^= 1
+    path.write_bytes({"truncate": data[:-7], "flip": data, "empty": b"", "garbage": b"x" * 99}[damage])
+    with pytest.raises(FedmtError, match=r"round-000005.*damaged.*round-000004.*intact.*delete") as error:
+        run.load()
+    assert str(path) in str(error.value)
+    path.unlink()
+    loaded = run.load()
+    assert loaded is not None and loaded.round == 4
+
+
+def test_all_checkpoints_damaged(tmp_path):
+    run = folder(tmp_path)
+    for number in (1, 2):
+        run.save(state(number))
+        (run.checkpoints / f"round-{number:06d}.safetensors").write_bytes(b"")
+    with pytest.raises(FedmtError, match="begin anew"):
+        run.load()
+
+
+def test_another_run_in_the_way(tmp_path):
+    folder(tmp_path)
+    with pytest.raises(FedmtError, match=r"already holds a run.*--resume.*--out"):
+        folder(tmp_path)
+    with pytest.raises(FedmtError, match=r"another run: its config differs in seed \(0 there, 1 here\)"):
+        RunFolder.resume(tmp_path / "run", "seed = 1\n")
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.tex").touch()
+    for opening in (RunFolder.create, RunFolder.resume):
+        with pytest.raises(FedmtError, match="papers"):
+            opening(tmp_path / "papers", "seed = 0\n")
+    assert [p.name for p in (tmp_path / "papers").iterdir()] == ["thesis.tex"]
+
+
+def test_two_processes_in_one_folder(tmp_path):
+    run = folder(tmp_path)
+    with run.locked():
+        with pytest.raises(FedmtError, match="another process"), RunFolder(run.path).locked():
+            pass
+    with RunFolder(run.path).locked():
+        pass
+
+
+def test_a_half_written_line_is_forgotten_and_later_rounds_rewound(tmp_path):
+    run = folder(tmp_path)
+    for number in range(4):
+        run.append_metrics({"round": number, "accuracy": {"fine": 0.5}})
+    with run.metrics_file.open("a") as file:
+        file.write('{"round": 4, "accu')
+    assert [r["round"] for r in run.metrics()] == [0, 1, 2, 3]
+    run.rewind(2)
+    assert [json.loads(line)["round"] for line in run.metrics_file.read_text().splitlines()] == [0, 1, 2]
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    """The write fails as on a full disk: the old file stays whole, and no part of the new one is left."""
+    target = tmp_path / "summary.json"
+    write_atomically(target, b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fedmt.runs.folder.os.fsync", full)
+    with pytest.raises(FedmtError, match=r"summary.json: the disk is full.*--resume"):
+        write_atomically(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_checkpoint_of_something_else(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, tmp_path / "round-000001.safetensors")
+    with pytest.raises(FedmtError, match="damaged"):
+        load_checkpoint(tmp_path / "round-000001.safetensors")
