@@ -88,9 +88,8 @@ def test_another_run_in_the_way(tmp_path):
 
 def test_two_processes_in_one_folder(tmp_path):
     run = folder(tmp_path)
-    with run.locked():
-        with pytest.raises(FedmtError, match="another process"), RunFolder(run.path).locked():
-            pass
+    with run.locked(), pytest.raises(FedmtError, match="another process"), RunFolder(run.path).locked():
+        pass
     with RunFolder(run.path).locked():
         pass
 
