@@ -90,7 +90,8 @@ def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         sentence += f": {_percent(wanted['value'])} of the test images right in '{run['wanted']}'"
         if "low" in wanted:
-            sentence += f" (95% interval {_percent(wanted['low'])} to {_percent(wanted['high'])}, {wanted['n']:,} images)"
+            low, high = _percent(wanted["low"]), _percent(wanted["high"])
+            sentence += f" (95% interval {low} to {high}, {wanted['n']:,} images)"
         others = [
             f"{_percent(a['value'])} in '{space}'"
             for space, a in run["accuracy"].items()
