@@ -14,7 +14,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
-	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
 
 # Three hospitals and a coordinator on this machine, over Flower with TLS (docs/deployment.md).

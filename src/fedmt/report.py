@@ -17,9 +17,10 @@ from PIL import Image
 from fedmt.config import load_config
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
+from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.run import build_engine
-from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
+from fedmt.runs.evaluation import Evaluation, Member, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder, write_atomically
 from fedmt.runs.report import ReportedRun, content, render
 
@@ -124,6 +125,7 @@ class Source:
 
     def computed(self, notes: list[str]) -> Evaluation | None:
         """Computed from the last checkpoint and the data."""
+        state: State | None = None
         try:
             state = self.folder.load()
             if state is None:
@@ -132,10 +134,29 @@ class Source:
             return evaluate(self.engine(), state)
         except (FedmtError, RuntimeError, KeyError) as error:
             notes.append(
-                "M-hat, intervals, confusion, precision and recall, and calibration are missing: the run "
-                f"folder does not hold them, and they could not be computed anew. {_sentence(error)}"
+                "Intervals, confusion, precision and recall, calibration, and the centers' sizes are "
+                "missing: the run folder does not hold them, and they could not be computed anew. "
+                f"{_sentence(error)}"
             )
+            return self._estimates(state) if state is not None else None
+
+    def _estimates(self, state: State) -> Evaluation | None:
+        """M-hat alone, as the checkpoint has it; names as far as the config tells them."""
+        found = {c: k["correspondence"] for c, k in state.kept.items() if "correspondence" in k}
+        if not found:
             return None
+        named = self.settings.get("spaces", {})
+        homes = {c.get("name"): c.get("space") for c in self.settings.get("centers", [])}
+        wanted = self.settings.get("wanted") or self.settings.get("benchmark", {}).get("wanted") or "wanted"
+        spaces: dict[str, Sequence[str]] = {}
+        members = []
+        for name, matrix in found.items():
+            rows, columns = matrix.shape
+            home = homes.get(name) or f"space of {rows} classes"
+            for space, size in ((wanted, columns), (home, rows)):
+                spaces.setdefault(space, named.get(space) or [f"class {i + 1}" for i in range(size)])
+            members.append(Member(name, None, home, estimate=matrix.float().numpy()))
+        return Evaluation(state.round, spaces, members, [])
 
     def _mistakes(self, evaluation: Evaluation, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
         """The most confident mistakes with their images, which only the data has. Test data alone."""

@@ -42,7 +42,7 @@ class Member:
     """A center as a report shows it. truth, estimate: its M and M-hat [J, K], where there are any."""
 
     name: str
-    samples: int
+    samples: int | None
     space: str | None
     reference: bool = False
     truth: Numbers | None = None

@@ -88,11 +88,12 @@ def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if wanted is None:
             said.append(f"{sentence}: no accuracy in the wanted label space.")
             continue
-        sentence += f": {wanted['value']:.1%} of the test images right in '{run['wanted']}'"
+        sentence += f": {_percent(wanted['value'])} of the test images right in '{run['wanted']}'"
         if "low" in wanted:
-            sentence += f" (95% interval {wanted['low']:.1%} to {wanted['high']:.1%}, {wanted['n']:,} images)"
+            low, high = _percent(wanted["low"]), _percent(wanted["high"])
+            sentence += f" (95% interval {low} to {high}, {wanted['n']:,} images)"
         others = [
-            f"{a['value']:.1%} in '{space}'"
+            f"{_percent(a['value'])} in '{space}'"
             for space, a in run["accuracy"].items()
             if space != run["wanted"] and not space.endswith(" (mean M)")
         ]
@@ -116,6 +117,11 @@ def _ahead(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{said}."]
 
 
+def _percent(share: float) -> str:
+    """One digit, halves upwards: as the page's own tables round."""
+    return f"{math.floor(1000 * share + 0.5) / 10:.1f}%"
+
+
 def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -128,7 +134,8 @@ def _run(run: ReportedRun) -> dict[str, Any]:
     kind = method.get("correspondence")
     spaces = dict(run.evaluation.spaces) if run.evaluation is not None else {}
     accuracy = last["accuracy"]
-    wanted = next(iter(spaces), None) or run.settings.get("wanted") or next(iter(accuracy), "")
+    named = run.settings.get("wanted") or run.settings.get("benchmark", {}).get("wanted")
+    wanted = next(iter(spaces), None) or named or next(iter(accuracy), "")
     summary = run.summary or {}
     return {
         "label": run.label,

@@ -14,7 +14,8 @@ function el(tag, attributes, ...children) {
   return made;
 }
 
-const percent = (x, digits = 1) => (x == null ? "–" : (100 * x).toFixed(digits) + "%");
+// Halves upwards, as the sentences of the summary round.
+const percent = (x, digits = 1) => (x == null ? "–" : (Math.floor(x * 10 ** (2 + digits) + 0.5) / 10 ** digits).toFixed(digits) + "%");
 const number = (x, digits = 3) => (x == null ? "–" : String(+x.toPrecision(digits)));
 const whole = (x) => (x == null ? "–" : x.toLocaleString("en"));
 

@@ -29,7 +29,7 @@ const classesOf = (run, space) => (run.spaces.find((s) => s.name === space) || {
 function drawCorrespondences(run, host) {
   const fine = classesOf(run, run.wanted);
   if (!run.estimates.length) {
-    host.append(el("p", {}, run.evaluated == null ? "No M-hat at hand; the notes under Classes say why." : "This run estimated no correspondence."));
+    host.append(el("p", {}, run.evaluated == null ? "No M-hat at hand." : "This run estimated no correspondence."));
     return;
   }
   // The mean over the centers of each space first, then each center.

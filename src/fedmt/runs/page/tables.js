@@ -42,8 +42,8 @@ function summaryTable() {
   const sizes = new Map(page.data.runs.flatMap((r) => r.spaces.map((s) => [s.name, s.classes.length])));
   const wanted = new Set(page.data.runs.map((r) => r.wanted));
   const columns = [
-    { name: "run", text: true, cell: ({ run, index }) => [swatch(index), " " + run.label], key: ({ run }) => run.label },
-    { name: "method", text: true, cell: ({ run }) => run.method + (run.strategy && run.centers.length ? ", " + run.strategy : ""), key: ({ run }) => run.method },
+    { name: "run", text: true, cell: ({ run, index }) => el("span", { class: "named" }, swatch(index), run.label), key: ({ run }) => run.label },
+    { name: "method", text: true, cell: ({ run }) => run.method + (run.strategy && run.centers.some((c) => c.trained) ? ", " + run.strategy : ""), key: ({ run }) => run.method },
     ...spaces.map((s) => ({
       name: s + (sizes.has(s) ? " (" + sizes.get(s) + " classes" + (wanted.has(s) ? ", wanted" : "") + ")" : ""),
       cell: ({ run }) => { const a = run.accuracy[s]; return a ? [percent(a.value), el("small", {}, a.n ? percent(a.low) + " to " + percent(a.high) : "no interval")] : "–"; },

@@ -1,0 +1,123 @@
+"""Run folders as a run would leave them, made up: any number of classes, rounds and centers in no time."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmt.config import dump_config, parse_config
+from fedmt.runs.evaluation import Evaluation, Member, Predicted
+from fedmt.runs.folder import RunFolder
+
+MakeRun = Callable[..., Path]
+
+
+def config_text(method: str, rounds: int) -> str:
+    raw = {
+        "method": {"name": method},
+        "training": {"rounds": rounds},
+        "model": {"backbone": "small_cnn"},
+        "benchmark": {
+            "data": {"source": "fashion_mnist"},
+            "wanted": "garment",
+            "spaces": {"department": 2},
+            "per_class": 2,
+            "samples": 20,
+        },
+    }
+    return dump_config(parse_config(raw))
+
+
+def record(rng: np.random.Generator, r: int, rounds: int, centers: int) -> dict[str, object]:
+    done = r / max(rounds, 1)
+    accuracy = 0.3 + 0.4 * done + 0.01 * rng.random()
+    each: dict[str, object] = {}
+    for c in range(centers) if r else ():
+        facts = {
+            "confident_share": 0.4 + 0.2 * done,
+            "pseudo_label_accuracy": 0.8 + 0.1 * done,
+            "correspondence_error": 1 - 0.7 * done + 0.1 * rng.random(),
+        }
+        each[f"center-{c}"] = {**facts, "losses": {"loss": 1.5 - done, "projection": 1 - done / 2}}
+        if (r + c) % 7 == 3:
+            each[f"center-{c}"] = {"absent": "dropped out"}
+        if (r + c) % 11 == 5:
+            each[f"center-{c}"] = {"abstained": "no sample is confident"}
+    means = {
+        "confident_share": 0.4 + 0.2 * done,
+        "pseudo_label_accuracy": 0.8,
+        "correspondence_error": 1 - done,
+    }
+    return {
+        "round": r,
+        "accuracy": {"fine": accuracy, "coarse": accuracy + 0.2, "coarse (mean M)": accuracy + 0.2},
+        "reference_loss": 1 - 0.5 * done,
+        **(means if r else {}),
+        **({"losses": {"loss": 1.5 - done, "projection": 1 - done / 2}} if r else {}),
+        "centers": each,
+        "seconds": {"total": 1.5},
+    }
+
+
+@pytest.fixture(scope="session")
+def make_run() -> MakeRun:
+    """classes of the wanted space 'fine', `groups` of the centers' 'coarse'; unfinished: no summary."""
+
+    def make(
+        path: Path,
+        classes: int = 6,
+        groups: int = 3,
+        rounds: int = 8,
+        centers: int = 4,
+        samples: int = 300,
+        method: str = "fedmt",
+        finished: bool = True,
+        evaluated: bool = True,
+        names: tuple[str, ...] | None = None,
+        seed: int = 0,
+    ) -> Path:
+        rng = np.random.default_rng(seed)
+        path.mkdir(parents=True)
+        folder = RunFolder(path)
+        folder.config_file.write_text(config_text(method, rounds))
+        done = rounds if finished else rounds // 2
+        with folder.metrics_file.open("w") as file:
+            for r in range(done + 1):
+                file.write(json.dumps(record(rng, r, rounds, centers)) + "\n")
+        fine = names or tuple(f"kind {k}" for k in range(classes))
+        truth = np.eye(groups, dtype=np.float32)[:, np.arange(classes) % groups]
+        members = [Member("reference", 60, "fine", True)]
+        for c in range(centers):
+            noisy = truth + 0.3 * rng.random(truth.shape, dtype=np.float32)
+            members.append(Member(f"center-{c}", 100 + c, "coarse", False, truth, noisy / noisy.sum(0)))
+        tests = []
+        for space, size in (("fine", classes), ("coarse", groups)):
+            labels = rng.integers(size, size=samples)
+            scores = rng.random((samples, size)) ** 3
+            scores[np.arange(samples), labels] += 1.5 * rng.random(samples)
+            scores /= scores.sum(1, keepdims=True)
+            tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
+        spaces = {"fine": fine, "coarse": tuple(f"group {g}" for g in range(groups))}
+        if evaluated:
+            Evaluation(done, spaces, members, tests).write(folder.evaluation_file)
+        if finished:
+            last = json.loads(folder.metrics_file.read_text().splitlines()[-1])
+            folder.write_summary(
+                {
+                    "method": tomllib.loads(folder.config_file.read_text())["method"]["name"],
+                    "rounds": rounds,
+                    "accuracy": last["accuracy"],
+                    "best_accuracy_of_any_round": last["accuracy"],
+                    "seconds": 1.5 * (rounds + 1),
+                    "seed": 0,
+                    "device": "cpu",
+                    "threads": 1,
+                    "versions": {"fedmt": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
+                }
+            )
+        return path
+
+    return make

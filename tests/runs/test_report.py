@@ -1,0 +1,176 @@
+"""Run folders to what the page shows, with and without the data."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmt import cli
+from fedmt.errors import FedmtError
+from fedmt.methods import FedMT, Training
+from fedmt.report import Source, confident_mistakes, distinct, report
+from fedmt.run import run
+from fedmt.runs.evaluation import Predicted, evaluate, read_evaluation
+from fedmt.runs.report import content, render
+
+
+def page_data(path):
+    text = path.read_text()
+    begin = text.index('id="data">') + len('id="data">')
+    return json.loads(text[begin : text.index("</script>", begin)])
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A real run of two rounds on bundled images."""
+    from fedmt.config import parse_config
+
+    raw = {
+        "method": {"name": "fedmt", "correspondence": "estimated", "xi": 0.0},
+        "training": {"rounds": 2, "reference_epochs": 1, "warmup_epochs": 2},
+        "model": {"backbone": "small_cnn"},
+        "benchmark": {
+            "data": {"source": "fashion_mnist"},
+            "wanted": "garment",
+            "spaces": {"department": 1, "layer": 1},
+            "per_class": 3,
+            "samples": 20,
+        },
+    }
+    path = tmp_path_factory.mktemp("real") / "run"
+    run(parse_config(raw), path)
+    return path
+
+
+def test_an_evaluation_agrees_with_the_engine_s_accuracies(play, make_engine, make_federation, tmp_path):
+    federation = make_federation(half=True)
+    method = FedMT(training=Training(rounds=1, warmup_epochs=1), correspondence="estimated", xi=0.0)
+    states, records = play(federation, method)
+    made = evaluate(make_engine(federation, method), states[-1])
+    accuracy = {t.space: float(np.mean(t.predicted == t.labels)) for t in made.tests}
+    said = records[-1]["accuracy"]
+    assert accuracy["garment"] == pytest.approx(said["garment"])
+    assert accuracy["department"] == pytest.approx(said["department (mean M)"])
+    kept = states[-1].kept["center-1"]["correspondence"]
+    assert torch.equal(torch.from_numpy(made.members[1].estimate), kept.float())
+    made.write(tmp_path / "evaluation.npz")
+    again = read_evaluation(tmp_path / "evaluation.npz")
+    assert again.round == 1 and dict(again.spaces) == {k: list(v) for k, v in made.spaces.items()}
+    assert np.array_equal(again.tests[1].predicted, made.tests[1].predicted)
+    assert np.array_equal(again.members[1].estimate, made.members[1].estimate)
+    (tmp_path / "evaluation.npz").write_bytes(b"PK nonsense")
+    assert read_evaluation(tmp_path / "evaluation.npz") is None
+
+
+def test_a_finished_run_is_reported_without_its_data(real, tmp_path, monkeypatch):
+    monkeypatch.setattr(Source, "engine", lambda self: pytest.fail("asked for the data"))
+    report([real], tmp_path / "page.html")
+    (shown,) = page_data(tmp_path / "page.html")["runs"]
+    assert shown["wanted"] == "garment" and shown["finished"] and shown["notes"] == []
+    assert [t["space"] for t in shown["tests"]] == ["garment", "department", "layer"]
+    low, value, high = (shown["accuracy"]["garment"][k] for k in ("low", "value", "high"))
+    assert low < value < high
+    assert sum(shown["tests"][0]["confusion"]) == shown["tests"][0]["n"] == shown["accuracy"]["garment"]["n"]
+    assert len(shown["estimates"]) == 2 and {c["space"] for c in shown["centers"][1:]} == {
+        "department",
+        "layer",
+    }
+
+
+def test_an_old_or_unfinished_run_is_computed_anew_or_says_what_is_missing(real, tmp_path, monkeypatch):
+    bare = tmp_path / "bare"
+    shutil.copytree(real, bare)
+    whole = Source(bare).reported("x").evaluation
+    (bare / "evaluation.npz").unlink()
+    (bare / "summary.json").unlink()
+    before = sorted(p.name for p in bare.iterdir())
+    again = Source(bare).reported("x")
+    assert again.summary is None and again.notes == []
+    assert np.array_equal(again.evaluation.tests[0].predicted, whole.tests[0].predicted)
+    assert sorted(p.name for p in bare.iterdir()) == before  # a report writes nothing there
+
+    def gone(self):
+        raise FedmtError("data/x: no such folder")
+
+    monkeypatch.setattr(Source, "engine", gone)
+    report([bare], tmp_path / "page.html")
+    (shown,) = page_data(tmp_path / "page.html")["runs"]
+    assert "data/x: no such folder." in shown["notes"][0] and shown["tests"] == []
+    assert shown["wanted"] == "garment" and len(shown["estimates"]) == 2  # M-hat is in the checkpoint
+    assert shown["spaces"][1]["name"] == "space of 5 classes" and shown["estimates"][0]["truth"] is None
+    assert "n" not in shown["accuracy"]["garment"] and len(shown["curves"]["round"]) == 3
+
+
+def test_images_only_when_asked_for(real, tmp_path):
+    report([real], tmp_path / "without.html")
+    assert "data:image" not in (tmp_path / "without.html").read_text()
+    report([real], tmp_path / "with.html", with_images=True)
+    (shown,) = page_data(tmp_path / "with.html")["runs"]
+    mistakes = shown["mistakes"]["garment"]
+    assert len(mistakes) == 12 and all(m["true"] != m["predicted"] for m in mistakes)
+    assert all(m["image"].startswith("data:image/png;base64,") for m in mistakes)
+    confidence = [m["confidence"] for m in mistakes]
+    assert confidence == sorted(confidence, reverse=True)
+
+
+def test_confident_mistakes_come_first():
+    scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.3, 0.7]], np.float16)
+    tested = Predicted("s", np.array([1, 0, 0, 0]), scores.argmax(1), scores)
+    assert confident_mistakes(tested) == [0, 3, 1] and confident_mistakes(tested, 1) == [0]
+
+
+def test_centers_and_what_they_missed(make_run, tmp_path):
+    made = Source(make_run(tmp_path / "run", rounds=20)).reported("run")
+    shown = content("t", "", [made])["runs"][0]
+    center = shown["centers"][1]
+    records = [r["centers"]["center-0"] for r in made.metrics if r["centers"]]
+    assert center["missed"]["dropped out"] == sum("absent" in r for r in records) > 0
+    assert center["missed"]["abstained"] == sum("abstained" in r for r in records) > 0
+    assert center["reasons"] == {"no sample is confident": center["missed"]["abstained"]}
+    assert center["trained"] + sum(center["missed"].values()) == 20
+    assert len(shown["truths"]) == 1  # shared by four centers, kept once
+
+
+def test_the_page_is_whole_and_names_are_only_text(make_run, tmp_path):
+    made = Source(make_run(tmp_path / "run")).reported("</script><b>")
+    page = render(content("<i>title", "", [made]))
+    assert "</script><b>" not in page and "<i>title" not in page
+    assert "connect-src 'none'" in page and 'data-live=""' in page
+    assert "connect-src 'self'" in render(content("t", "", [made]), live="data.json")
+    bad = [{**made.metrics[-1], "reference_loss": float("nan")}]
+    render(content("t", "", [replace(made, metrics=bad)]))
+
+
+def test_short_names_that_differ(tmp_path):
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    assert distinct(paths) == ["a/run", "b/run"] and distinct(paths[:1]) == ["run"]
+    with pytest.raises(FedmtError, match="more than once"):
+        distinct([paths[0], paths[0]])
+
+
+def test_the_command(make_run, tmp_path, monkeypatch, capsys):
+    def invoke(*arguments):
+        monkeypatch.setattr("sys.argv", ["fedmt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, capsys.readouterr()
+
+    folder = make_run(tmp_path / "run")
+    status, printed = invoke("report", folder, "--out", tmp_path / "x.html", "--title", "My title")
+    assert (
+        status == 0 and "x.html" in printed.out and "<h1>My title</h1>" in (tmp_path / "x.html").read_text()
+    )
+    status, printed = invoke("report", tmp_path)
+    assert status == 2 and "is not a run folder" in printed.err
+    status, printed = invoke("report", tmp_path / "nothing")
+    assert status == 2 and "is not there" in printed.err
+    status, printed = invoke("watch", tmp_path)
+    assert status == 2 and "is not a run folder" in printed.err
+    (folder / "metrics.jsonl").write_text("")
+    status, printed = invoke("report", folder)
+    assert status == 2 and "no round is finished yet" in printed.err
+    status, printed = invoke("report", folder, "--out", tmp_path / "no" / "x.html")
+    assert status == 2
