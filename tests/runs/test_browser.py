@@ -100,9 +100,7 @@ def test_everything_is_drawn_and_nothing_is_asked_of_a_network(open_page, compar
     opened = open_page(comparison.as_uri())
     page = opened.page
     assert len(opened.requests) == 1
-    assert (
-        page.locator("#curve-charts figure").count() == 8
-    )  # 2 accuracies, 3 losses, 3 of pseudo-labels and M
+    assert page.locator("#curve-charts figure").count() == 8
     assert all(ink_of(page, f"#curve-charts figure:nth-child({i}) canvas") > 200 for i in range(1, 9))
     for canvas in ("#m-hat", "#m-true", "#confusion-0", "#confusion-1"):
         assert ink_of(page, canvas) > 1000, canvas
