@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -154,9 +155,12 @@ def watch(path: Path, port: int, console: Console) -> None:
     with server:
         console.print(f"Watching {path}: {server.address}\nCtrl-C ends it; the run goes on.", soft_wrap=True)
         thread.start()
+        # Said, since a process that a script starts in the background inherits to ignore Ctrl-C.
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             console.print("No longer watching.")
         finally:
+            signal.signal(signal.SIGINT, previous)
             stop.set()
