@@ -70,7 +70,7 @@ BELOW = {
     "quickstart": {"augment", "config", "progress", "report", "run", "runs"},
     "experiment": {"errors", "config_errors", "config", "data"},
     "results": {"experiment", "runs"},
-    "reproduce": {"errors", "config", "data", "engines", "experiment", "results", "run"},
+    "reproduce": {"errors", "config", "data", "engines", "experiment", "progress", "results", "run"},
     "cli": {
         "reproduce",
         "errors",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -16,30 +17,27 @@ from fedmt.engines.site import Record
 from fedmt.run import Stopped
 
 
-class Display:
-    """An `Observer` that shows rounds, centers and time left."""
+class Live:
+    """A live display of tasks, each with a note; Ctrl-C is taken down as a wish to stop."""
 
-    def __init__(self, console: Console, title: str, quiet: bool = False) -> None:
+    def __init__(self, console: Console, left: TimeRemainingColumn) -> None:
         self.console = console
-        self.title = title
-        self.quiet = quiet  # bar only, no line a round
         self.stop_asked = False
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            left,
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(title, total=None, note="reading the data")
 
     @contextmanager
-    def watching(self) -> Iterator[Display]:
-        """While inside, the display is live and Ctrl-C is taken down as a wish to stop."""
+    def watching(self) -> Iterator[Self]:
+        """While inside, the display is live and Ctrl-C does not interrupt."""
         previous = signal.signal(signal.SIGINT, self._interrupt)
         try:
             with self._progress:
@@ -48,10 +46,24 @@ class Display:
             signal.signal(signal.SIGINT, previous)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.stop_asked:  # a second Ctrl-C: at once; files are written atomically, so nothing is lost
-            raise Stopped
+        if self.stop_asked:
+            self._stop_at_once()
         self.stop_asked = True
         self.console.print("Stopping at the next safe point; press Ctrl-C again to stop at once.")
+
+    def _stop_at_once(self) -> None:
+        """A second Ctrl-C. Files are written atomically, so nothing is lost."""
+        raise Stopped
+
+
+class Display(Live):
+    """An `Observer` that shows rounds, centers and time left."""
+
+    def __init__(self, console: Console, title: str, quiet: bool = False) -> None:
+        super().__init__(console, TimeRemainingColumn())
+        self.title = title
+        self.quiet = quiet  # bar only, no line a round
+        self._task = self._progress.add_task(title, total=None, note="reading the data")
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         self._rounds = engine.method.training.rounds

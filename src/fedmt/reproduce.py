@@ -15,18 +15,16 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TaskID, TimeRemainingColumn
 from rich.table import Table
 
 from fedmt.config import Config
@@ -45,6 +43,7 @@ from fedmt.experiment import (
     known_experiments,
     read_experiment,
 )
+from fedmt.progress import Live
 from fedmt.results import Finished, Heading, Results, number, read_finished
 from fedmt.run import Stopped, run
 
@@ -314,12 +313,11 @@ class _Watch:
 # -- what is shown -------------------------------------------------------------------------------------
 
 
-class Display:
+class Display(Live):
     """Runs done, what runs now and in which round, time left; plain lines where there is no terminal."""
 
     def __init__(self, console: Console, runs: list[Run]) -> None:
-        self.console = console
-        self.stop_asked = False
+        super().__init__(console, TimeRemainingColumn(elapsed_when_finished=False))
         self._total, self._ended = len(runs), 0
         # The bar moves by images trained, since runs differ: where they are not known, by runs.
         costs = {r.key: cost(r.config) for r in runs}
@@ -328,39 +326,14 @@ class Display:
         )
         self._rounds: dict[str, int] = {}
         self._notes: set[str] = set()
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
         self._all = self._progress.add_task(f"runs 0/{self._total}", total=sum(self._costs.values()), note="")
         self._tasks: dict[str, TaskID] = {}
         self._done = dict.fromkeys(self._costs, 0.0)
 
-    @contextmanager
-    def watching(self) -> Iterator[Display]:
-        """While inside, the display is live and Ctrl-C is taken down as a wish to stop."""
-        previous = signal.signal(signal.SIGINT, self._interrupt)
-        try:
-            with self._progress:
-                yield self
-        finally:
-            signal.signal(signal.SIGINT, previous)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if (
-            self.stop_asked
-        ):  # a second time: at once; files are replaced whole, and workers leave by themselves
-            self._progress.stop()
-            os._exit(130)
-        self.stop_asked = True
-        self.console.print("Stopping at the next safe point; press Ctrl-C again to stop at once.")
+    def _stop_at_once(self) -> None:
+        """Files are replaced whole, and workers leave by themselves."""
+        self._progress.stop()
+        os._exit(130)
 
     def heard(self, one: Run, kind: str, *rest: Any) -> None:
         """A message from a worker."""
