@@ -1,0 +1,132 @@
+"""What mkdocs.yml asks for beyond mkdocs: the repository's own files as pages, and docstrings as Markdown.
+
+README.md is the site's first page; CHANGELOG.md and CONTRIBUTING.md are pages too. A page links to a file of
+the repository by its relative path, as GitHub shows it; in the site that file becomes a page of its own. A link to
+what is not there is a warning, which `mkdocs build --strict` takes for an error.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+
+log = get_plugin_logger("docs_site")
+ROOT_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml"}
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
+
+
+# -- pages ------------------------------------------------------------------------------------------------
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds README and its like, and a page for each file of the repository that a page links to."""
+    root = Path(config.config_file_path).parent
+    for name, uri in ROOT_PAGES.items():
+        files.append(File.generated(config, uri, content=(root / name).read_text()))
+    wanted = {}
+    for page in files.documentation_pages():
+        for link in links(page.content_string):
+            path = in_repository(page.src_uri, link)
+            if in_site(path).startswith("source/"):
+                wanted[path] = page.src_uri
+    for path, linked_from in sorted(wanted.items()):
+        if (root / path).is_file():
+            files.append(File.generated(config, in_site(path), content=source_page(root, path)))
+        else:
+            log.warning("%s links to %s, which is no file of the repository.", linked_from, path)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Leads links that leave docs/ to their pages in the site, and drops the marks that are for tests alone."""
+    here = page.file.src_uri
+
+    def lead(match: re.Match[str]) -> str:
+        target = in_site(in_repository(here, match[0]))
+        return posixpath.relpath(target, posixpath.dirname(here) or ".")
+
+    text = outside_code(markdown, lambda prose: LINK.sub(lead, prose))
+    return re.sub(r"^<!-- test:.*?-->\n", "", text, flags=re.M)
+
+
+def in_repository(page: str, link: str) -> str:
+    """The path in the repository of what a page of the site links to."""
+    home = "" if page in ROOT_PAGES.values() else posixpath.join("docs", posixpath.dirname(page))
+    return posixpath.normpath(posixpath.join(home, link))
+
+
+def in_site(path: str) -> str:
+    """The page or file of the site that shows a file of the repository."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return ROOT_PAGES.get(path, f"source/{path}.md")
+
+
+def source_page(root: Path, path: str) -> str:
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    code = (root / path).read_text()
+    return f"---\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n`````{language}\n{code}\n`````\n"
+
+
+def links(markdown: str) -> Iterator[str]:
+    """The relative links of a page, without what only looks like one in code."""
+    for match in LINK.finditer(FENCED.sub("", markdown)):
+        yield match[0]
+
+
+def outside_code(markdown: str, change: Any) -> str:
+    parts = re.split(f"({FENCED.pattern})", markdown, flags=re.M | re.S)
+    return "".join(part if part.startswith("```") else change(part) for part in parts)
+
+
+# -- docstrings -------------------------------------------------------------------------------------------
+
+
+class Docstrings(griffe.Extension):
+    """Docstrings as they are written in this project, to Markdown: examples become code, and lines that begin
+    with the name of an argument or attribute become a list."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None and not obj.is_alias:
+            names = set(obj.members)
+            if obj.is_function:
+                names = {parameter.name for parameter in obj.parameters}
+            elif obj.is_class and "__init__" in obj.members:
+                names |= {parameter.name for parameter in obj.members["__init__"].parameters}
+            obj.docstring.value = as_markdown(obj.docstring.value, names)
+
+
+def as_markdown(docstring: str, names: set[str]) -> str:
+    paragraphs = []
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        if paragraph.startswith(">>> "):
+            paragraph = f"```pycon\n{paragraph}\n```"
+        else:
+            paragraph = as_list(paragraph, names)
+        paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def as_list(paragraph: str, names: set[str]) -> str:
+    """`name: text` at the beginning of a line or after a full stop or semicolon, for names that are known."""
+    if not names or paragraph.startswith("    "):  # an equation
+        return paragraph
+    name = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    begin = re.compile(rf"(?:^|[.;]\s)((?:{name})(?:, (?:{name}))*): ", re.M)
+
+    def item(match: re.Match[str]) -> str:
+        listed = ", ".join(f"`{name}`" for name in match[1].split(", "))
+        return f"\n\n- {listed}: "
+
+    text = begin.sub(item, paragraph)
+    return re.sub(r"^(?=Returns )", "\n", text, flags=re.M)
