@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test demo-deployment format clean
+.PHONY: quickstart test docs demo-deployment format clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/fedmt quickstart
@@ -16,6 +16,11 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
+
+# The site, into site/; it opens from disk.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Documentation: site/index.html"
 
 # Three hospitals and a coordinator on this machine, over Flower with TLS (docs/deployment.md).
 demo-deployment: $(VENV)/.flower
@@ -40,4 +45,4 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site

@@ -122,7 +122,7 @@ def as_list(paragraph: str, names: set[str]) -> str:
     if not names or paragraph.startswith("    "):  # an equation
         return paragraph
     name = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    begin = re.compile(rf"(?:^|[.;]\s)((?:{name})(?:, (?:{name}))*): ", re.M)
+    begin = re.compile(rf"(?:^|(?<=[.;])\s)((?:{name})(?:, (?:{name}))*): ", re.M)
 
     def item(match: re.Match[str]) -> str:
         listed = ", ".join(f"`{name}`" for name in match[1].split(", "))

@@ -1,0 +1,50 @@
+"""The site is built as a reader gets it; a link, an anchor or a page that leads nowhere is an error."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = [p.relative_to(ROOT / "docs").with_suffix(".html") for p in ROOT.glob("docs/**/*.md")]
+    for page in [*pages, "index.html", "changelog.html", "source/src/fedmt/methods/fedmt.py.html"]:
+        assert (site / page).is_file(), page
+
+
+def test_reading_asks_no_network(site: Path) -> None:
+    """Links may lead elsewhere; nothing that a page loads by itself does."""
+    for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        loads = r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//[^"' >]*"""
+        loads += r"""|<link[^>]*\srel=["']?(?:stylesheet|preconnect|icon)[^>]*(?:https?:)?//[^"' >]*"""
+        loads += r"""|url\(["']?(?:https?:)?//[^)]*|@import[^;]*//[^;]*"""
+        found = re.findall(loads, path.read_text(errors="replace"))
+        assert not found, f"{path.relative_to(site)} loads {found}"
+
+
+def test_docstrings_become_examples_and_lists(site: Path) -> None:
+    """The API page shows doctests as code, and arguments that a docstring names one after the other as a list."""
+    text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text()).replace("&gt;", ">")
+    assert ">>> space = LabelSpace" in text
+    items = re.findall(r"<li>\s*(?:<p>)?<code>(\w+)</code>:", (site / "api.html").read_text())
+    assert {"logits", "matrix", "target", "labels", "participation"} <= set(items)
+    assert "test:" not in (site / "index.html").read_text(), "the marks for tests are left out"
