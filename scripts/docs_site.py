@@ -1,8 +1,8 @@
 """What mkdocs.yml asks for beyond mkdocs: the repository's own files as pages, and docstrings as Markdown.
 
 README.md is the site's first page; CHANGELOG.md and CONTRIBUTING.md are pages too. A page links to a file of
-the repository by its relative path, as GitHub shows it; in the site that file becomes a page of its own. A link to
-what is not there is a warning, which `mkdocs build --strict` takes for an error.
+the repository by its relative path, as GitHub shows it; in the site that file becomes a page of its own. A
+link to what is not there is a warning, which `mkdocs build --strict` takes for an error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Leads links that leave docs/ to their pages in the site, and drops the marks that are for tests alone."""
+    """Leads links that leave docs/ to their pages in the site, and drops the marks that are for tests."""
     here = page.file.src_uri
 
     def lead(match: re.Match[str]) -> str:

@@ -42,7 +42,7 @@ def test_reading_asks_no_network(site: Path) -> None:
 
 
 def test_docstrings_become_examples_and_lists(site: Path) -> None:
-    """The API page shows doctests as code, and arguments that a docstring names one after the other as a list."""
+    """The API page shows doctests as code, and the arguments that a docstring explains as a list."""
     text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text()).replace("&gt;", ">")
     assert ">>> space = LabelSpace" in text
     items = re.findall(r"<li>\s*(?:<p>)?<code>(\w+)</code>:", (site / "api.html").read_text())
