@@ -17,10 +17,10 @@ test: $(VENV)/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
 
-# The site, into site/; it opens from disk.
+# The site, into site/; it opens from disk. Not --quiet: mkdocs then counts no warning, and nothing is strict.
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Documentation: site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open site/index.html"
 
 # Three hospitals and a coordinator on this machine, over Flower with TLS (docs/deployment.md).
 demo-deployment: $(VENV)/.flower
