@@ -36,7 +36,7 @@ import typer
 from fedmt import FedmtError, Model, cli
 from fedmt.aggregation import STRATEGIES
 from fedmt.augment import Augmentation
-from fedmt.config import DeploymentSpec, ModelSpec, load_config, override, parse_config
+from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config
 from fedmt.config_errors import Origin
 from fedmt.data.specs import BenchmarkSpec, CalibrationSpec, ImageSpec
 from fedmt.experiment import Sweep, expand, find_experiment, read_experiment
@@ -49,8 +49,11 @@ COMMANDS = APP.commands
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
 ]
+ELSEWHERE = {"docs/tutorial.md": "tests/test_tutorial.py"}
+"""Pages that a test of their own follows and compares with what is printed; here they are read only."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
 """What a reader has beside their own files."""
 BASE = "experiments/base/fashion_mnist.toml"
@@ -163,7 +166,10 @@ def check_fedmt(words: list[str]) -> None:
         given = COMMANDS[words[0]].make_context(words[0], words[1:]).params
     except click.UsageError as error:
         raise AssertionError(f"{shlex.join(['fedmt', *words])}: {error.format_message()}") from None
-    load_config(ROOT / BASE, given.get("set_"))
+    raw = {"benchmark": tomllib.loads((ROOT / BASE).read_text())["benchmark"]}
+    for item in given.get("set_") or []:
+        override(raw, item)
+    parse_config(raw)
     if words[0] == "reproduce" and given["name"]:
         find_experiment(given["name"])
 
@@ -317,6 +323,12 @@ def run_page(page: str, text: str, folder: Path, setups: Setups) -> None:
     for block in blocks(page, text):
         setup, file = block.mark("setup "), block.mark("file ")
         try:
+            if page in ELSEWHERE:
+                assert (ROOT / ELSEWHERE[page]).is_file(), f"{ELSEWHERE[page]}, which runs it, is not there"
+                for words in commands(block.text) if block.language in SHELL else ():
+                    if words[0] == "fedmt":
+                        check_command(words)
+                continue
             if setup is not None:
                 setups[setup](folder)
             if file is not None:
