@@ -244,6 +244,24 @@ def test_fix_and_mix(seed: int, scale: float, scalar_share: bool, bool_mask: boo
         )
 
 
+@quick
+@given(seeds, scales)
+def test_soft_targets_are_the_mean_over_hard_ones(seed: int, scale: float) -> None:
+    """CE(z, q) = sum_k q_k CE(z, k), in float64; one-hot targets are the hard ones."""
+    rng = np.random.default_rng(seed)
+    z = torch.from_numpy(rng.uniform(-scale, scale, (5, 4)))
+    q, p = (torch.from_numpy(rng.dirichlet(np.full(4, 0.3), 5)) for _ in range(2))
+    counts, share = torch.tensor([1.0, 0, 1, 1, 1]), torch.tensor(rng.random())
+    log_f = z.numpy() - np.logaddexp.reduce(z.numpy(), axis=1, keepdims=True)
+    first, second = ((-t.numpy() * log_f).sum(1) * counts.numpy() for t in (q, p))
+    tolerance = {"rel": 1e-6, "abs": 1e-9}
+    assert fix_loss(z, q, counts).item() == pytest.approx(first.mean(), **tolerance)
+    expected = (share.item() * first + (1 - share.item()) * second).mean()
+    assert mix_loss(z, q, p, share, counts).item() == pytest.approx(expected, **tolerance)
+    hard = torch.from_numpy(rng.integers(4, size=5))
+    torch.testing.assert_close(fix_loss(z, F.one_hot(hard, 4).double(), counts), fix_loss(z, hard, counts))
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_without_confident_samples_there_is_no_loss_and_no_gradient(scale: float) -> None:
     z = (torch.randn(6, 4, generator=torch.Generator().manual_seed(1)) * scale).requires_grad_()

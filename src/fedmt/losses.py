@@ -54,27 +54,24 @@ def double_softmax_cross_entropy(
     return F.cross_entropy(projected, target, reduction=reduction)
 
 
-def fix_loss(logits: Tensor, pseudo_labels: Tensor, confident: Tensor) -> Tensor:
-    """L_fix: cross-entropy of the strong views against the pseudo-labels, where those are confident.
+def fix_loss(logits: Tensor, target: Tensor, counts: Tensor) -> Tensor:
+    """L_fix: cross-entropy of the strong views against the pseudo-labels, of the samples that count.
 
-    logits [B, K] of strong views, pseudo_labels int64 [B], confident [B] in {0, 1}. The mean is over
-    the whole batch, so the weight of the loss is the share of confident samples in it.
+    logits [B, K] of strong views; target: int64 [B], or soft ones [B, K] whose rows sum to 1; counts [B]
+    in {0, 1}. The mean is over the whole batch, so the weight of the loss is the share that counts.
     """
-    loss = F.cross_entropy(logits, pseudo_labels, reduction="none")
-    return (loss * confident.to(loss.dtype)).mean()
+    loss = F.cross_entropy(logits, target, reduction="none")
+    return (loss * counts.to(loss.dtype)).mean()
 
 
-def mix_loss(
-    logits: Tensor, pseudo_fix: Tensor, pseudo_mix: Tensor, share: Tensor, confident: Tensor
-) -> Tensor:
+def mix_loss(logits: Tensor, target_fix: Tensor, target_mix: Tensor, share: Tensor, counts: Tensor) -> Tensor:
     """L_mix: the mixed views against both pseudo-labels, in the shares they were mixed.
 
         L_mix = lam * CE(f(x_mix), y_fix) + (1 - lam) * CE(f(x_mix), y_mix),    lam ~ Beta(a, a)
 
-    logits [B, K] of mixed views, pseudo-labels int64 [B], share lam [B] or scalar, confident [B] in
-    {0, 1}: whether the `fix` partner is.
+    logits [B, K] of mixed views, targets int64 [B] or soft [B, K], share lam [B] or scalar, counts [B] in
+    {0, 1}: whether the `fix` partner does.
     """
-    log_f = logits.log_softmax(1)
-    first, second = (log_f.gather(1, y[:, None]).squeeze(1) for y in (pseudo_fix, pseudo_mix))
-    loss = -(share * first + (1 - share) * second)
-    return (loss * confident.to(loss.dtype)).mean()
+    first, second = (F.cross_entropy(logits, y, reduction="none") for y in (target_fix, target_mix))
+    loss = share * first + (1 - share) * second
+    return (loss * counts.to(loss.dtype)).mean()

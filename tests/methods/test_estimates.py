@@ -55,8 +55,8 @@ def test_the_gradient_of_a_learnable_matrix(seed, classes):
     labels = torch.from_numpy(rng.integers(classes, size=batch))
     tables = {
         "label": labels,
-        "pseudo": torch.zeros(batch, dtype=torch.int64),
-        "confident": torch.zeros(batch, dtype=torch.float64),
+        "target": torch.zeros(batch, dtype=torch.int64),
+        "counts": torch.zeros(batch, dtype=torch.float64),
         "matrix": torch.full((classes, wanted), 1 / classes, dtype=torch.float64),  # must not be used
         "free": free,
     }

@@ -16,6 +16,7 @@ from fedmt.engines.randomness import random_numbers
 from fedmt.errors import FedmtError
 from fedmt.estimation import align, counting
 from fedmt.labels import posterior
+from fedmt.losses import fix_loss, projected_cross_entropy
 from fedmt.methods import FedMT, Training
 from fedmt.methods.base import sample_stream
 
@@ -31,12 +32,18 @@ def guesses(center, sharpness=4.0, seed=0):
     return logits.softmax(1)
 
 
-@pytest.mark.parametrize("projection_loss", ["proper", "double-softmax"])
-def test_center_loss_is_the_papers(make_federation, projection_loss):
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize(
+    ("projection", "projection_loss"), [("all", "proper"), ("all", "double-softmax"), ("none", "proper")]
+)
+def test_center_loss_is_the_papers(make_federation, projection, projection_loss, soft):
     """R^p + lambda_2 (L_fix + lambda_1 L_mix), in float64, by the equations, on the same views."""
     center = make_federation().centers[0]
-    method = FedMT(QUICK, VIEWS, xi=0.7, lambda_1=0.3, lambda_2=0.6, projection_loss=projection_loss)
-    work = method.center_round(center, guesses(center), {}, 1, np.random.default_rng(0)).work
+    method = FedMT(
+        QUICK, VIEWS, xi=0.7, lambda_1=0.3, lambda_2=0.6, projection_loss=projection_loss,
+        projection=projection, soft=soft,
+    )  # fmt: skip
+    work = method.center_round(center, guesses(center, 2.0), {}, 1, np.random.default_rng(0)).work
     torch.manual_seed(0)
     weights = torch.randn(784, 10, dtype=torch.float64) / 28
 
@@ -52,7 +59,15 @@ def test_center_loss_is_the_papers(make_federation, projection_loss):
     views = weak(center.images[step["index"].flatten()], step["weak"].flatten(0, 1), VIEWS)
     share = float(step["share"])
     matrix = center.correspondence.matrix.double()
-    pseudo, confident = work.tables["pseudo"].tolist(), work.tables["confident"].tolist()
+    q = posterior(guesses(center, 2.0), center.correspondence.matrix, center.labels)
+    confident = q.max(1).values > 0.7
+    assert 0 < confident.sum() < len(center)
+
+    def cross_entropy(scores, i):
+        """Of a confident sample against its pseudo-label; of another against q, or none."""
+        log_f = scores.double().log_softmax(1)[0]
+        return -log_f[q[i].argmax()] if confident[i] else -(q[i].double() * log_f).sum()
+
     strong_views = strong(views[:7], step["strong"], VIEWS)
     r_p, l_fix, l_mix = [], [], []
     for i in range(7):
@@ -62,14 +77,19 @@ def test_center_loss_is_the_papers(make_federation, projection_loss):
             projected = projected.softmax(0)
         r_p.append(-projected[center.labels[own[i]]].log())
         strong_scores = model(strong_views[i : i + 1])
-        l_fix.append(confident[own[i]] * F.cross_entropy(strong_scores, torch.tensor([pseudo[own[i]]])))
+        counts = float(soft or confident[own[i]])
+        l_fix.append(counts * cross_entropy(strong_scores, own[i]))
         scores = model(share * views[i : i + 1] + (1 - share) * views[7 + i : 8 + i])
-        mixed = share * F.cross_entropy(scores, torch.tensor([pseudo[own[i]]]))
-        mixed = mixed + (1 - share) * F.cross_entropy(scores, torch.tensor([pseudo[partner[i]]]))
-        l_mix.append(confident[own[i]] * mixed)
+        other = cross_entropy(scores, partner[i])
+        if not soft and not confident[partner[i]]:  # S_mix is of all samples, by their pseudo-labels
+            other = -scores.log_softmax(1)[0, q[partner[i]].argmax()]
+        l_mix.append(counts * (share * cross_entropy(scores, own[i]) + (1 - share) * other))
     parts = [sum(terms) / 7 for terms in (r_p, l_fix, l_mix)]
+    if projection == "none":
+        assert len(all_views[1]) == 14 and "projection" not in losses  # no weak view is paid for
+        parts[0] = 0.0
     for name, expected in zip(("projection", "fix", "mix"), parts, strict=True):
-        assert float(losses[name]) == pytest.approx(float(expected), rel=1e-5), name
+        assert float(losses.get(name, 0.0)) == pytest.approx(float(expected), rel=1e-5), name
     assert float(losses["loss"]) == pytest.approx(
         float(parts[0] + 0.6 * (parts[1] + 0.3 * parts[2])), rel=1e-5
     )
@@ -90,6 +110,40 @@ def test_which_samples_the_steps_visit(make_federation):
             assert set(visited) == set(fix)
         # S_mix is drawn from all of the center, confident or not.
         assert not set(plan.work.steps["index"][:, 1].flatten().tolist()) <= set(fix)
+
+
+@pytest.mark.parametrize("projection", ["all", "none"])
+def test_with_soft_targets_nobody_waits(make_federation, projection):
+    """Not one confident sample: the paper's center abstains, this one trains on all of its guesses."""
+    center = replace(make_federation().centers[0], space=None, labels=None, correspondence=None)
+    unsure = torch.full((len(center), 10), 0.1)
+    waiting = FedMT(QUICK, VIEWS, xi=0.95, projection=projection)
+    assert waiting.center_round(center, unsure, {}, 1, np.random.default_rng(0)).work is None
+    plan = replace(waiting, soft=True).center_round(center, unsure, {}, 1, np.random.default_rng(0))
+    assert plan.work is not None and not plan.confident.any()
+    assert set(plan.work.steps["index"][:, 0].flatten().tolist()) == set(range(len(center)))
+    assert torch.equal(plan.work.tables["target"], unsure)
+
+
+def test_the_round_is_a_step_of_em_on_the_projection_loss(make_federation):
+    """What `projection = "none"` rests on: at the received model, the gradient of the soft cross-entropy
+    against the posterior is that of R^p, for any scores."""
+    center = make_federation().centers[0]
+    matrix, labels = center.correspondence.matrix.double(), center.labels
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(len(center), 10, dtype=torch.float64, generator=generator).requires_grad_()
+    q = posterior(scores.detach().softmax(1), matrix, labels)
+    (by_em,) = torch.autograd.grad(fix_loss(scores, q, torch.ones(len(center))), scores)
+    (by_projection,) = torch.autograd.grad(projected_cross_entropy(scores, matrix, labels), scores)
+    torch.testing.assert_close(by_em, by_projection)
+
+
+@pytest.mark.parametrize(
+    "options", [{"pseudo_labels": "plain"}, {"estimator": "learnable", "correspondence": "estimated"}]
+)
+def test_no_projection_where_nothing_else_uses_the_labels(options):
+    with pytest.raises(FedmtError, match=r"method\.projection: 'none' with method.*set method"):
+        FedMT(projection="none", **options)
 
 
 def test_pseudo_labels_plain_and_posterior(make_federation):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedmt.augment import GEOMETRIC, Augmentation
+from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.methods import FedMT, Single, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
@@ -49,3 +49,25 @@ def test_the_reference_centers_labels_are_what_it_learns(make_federation, play):
     _, right = play(federation, Single(training, VIEWS), rounds=0)
     _, shifted = play(wrong, Single(training, VIEWS), rounds=0)
     assert right[0]["accuracy"]["garment"] > 0.4 > 0.2 > shifted[0]["accuracy"]["garment"]
+
+
+def test_strong_and_mixed_views_of_plain_labels(make_federation):
+    """CE of the strong views plus lam CE + (1 - lam) CE of the mixed ones, in float64, on the same views."""
+    reference = make_federation(per_class=3).reference
+    method = Single(replace(QUICK, supervised_views="strong+mixed"), VIEWS)
+    work = method.reference_work(reference, 1, np.random.default_rng(0))
+    weights = torch.randn(784, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 28
+    views = work.views(reference.images[work.steps["index"]], work.steps)[2]
+    step = {k: v[2] for k, v in work.steps.items()}
+    found = work.loss(views.double().flatten(1) @ weights, step, work.tables)["loss"]
+
+    own, partner = step["index"]
+    base = weak(reference.images[step["index"].flatten()], step["weak"].flatten(0, 1), VIEWS)
+    share = step["share"]
+    seen = [strong(base[:10], step["strong"], VIEWS), share * base[:10] + (1 - share) * base[10:]]
+    log_f = [(x.double().flatten(1) @ weights).log_softmax(1) for x in seen]
+    rows = torch.arange(10)
+    plain = -log_f[0][rows, reference.labels[own]]
+    first, second = (-log_f[1][rows, reference.labels[i]] for i in (own, partner))
+    expected = (plain + share * first + (1 - share) * second).mean()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)

@@ -23,6 +23,8 @@ from fedmt.aggregation import Strategy
 from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
 from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError, at_least, positive, share
+from fedmt.losses import fix_loss, mix_loss
+from fedmt.methods.fix_mix import MIXING, fix_mix_steps, fix_mix_views
 
 Tensors = Mapping[str, Tensor]
 
@@ -100,9 +102,9 @@ class Training:
 
     local_epochs, batch_size: at each center, a round. reference_epochs, reference_batch_size: at the
     reference center (batch 0: 250 where it has over 1000 samples, else 10). warmup_epochs: at the reference
-    center before the first round, so that the first pseudo-labels mean something. supervised_strong: training
-    on plain labels (the reference center's; every center's in FedTrans and FedRep) sees a strong view
-    beside the weak one.
+    center before the first round, so that the first pseudo-labels mean something. supervised_views: what
+    training on plain labels sees (the reference center's; every center's in FedTrans and FedRep): a 'weak'
+    view of each sample, 'weak+strong', or 'strong+mixed', by L_fix + L_mix as at FedMT's centers.
     participation: share of the centers that is chosen each round. dropouts: how probable it is that a
     chosen one drops out. weights: every center counts the same in the mean, or by its samples.
     batch_norm: 'static' pools all centers' statistics, 'static-reference' takes the reference
@@ -115,7 +117,7 @@ class Training:
     reference_epochs: int = 5
     reference_batch_size: int = 0
     warmup_epochs: int = 20
-    supervised_strong: bool = True
+    supervised_views: Literal["weak", "weak+strong", "strong+mixed"] = "weak+strong"
     learning_rate: float = 0.1
     schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
@@ -243,23 +245,20 @@ class Method(ABC):
         """Cross-entropy on a center's own labels, by the head of `space`; None for no epochs."""
         if epochs == 0:
             return None
-        index = sample_stream(np.arange(len(center)), epochs, batch, rng)
-        uniforms = self.augmentation.strong_numbers + 2 * WEAK_NUMBERS
-        steps = {
-            "index": torch.from_numpy(index),
-            "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
-        }
         assert center.labels is not None
         tables = {"label": center.labels}
-        return LocalWork(
-            self.supervised_views,
-            self.supervised_loss,
-            steps,
-            tables,
-            learning_rate,
-            space,
-            samplewise=("label",),
-        )
+        index = sample_stream(np.arange(len(center)), epochs, batch, rng)
+        if self.training.supervised_views == "strong+mixed":
+            steps = fix_mix_steps(index, len(center), MIXING, self.augmentation, rng)
+            views, loss = self.mixed_views, self.mixed_loss
+        else:
+            uniforms = self.augmentation.strong_numbers + 2 * WEAK_NUMBERS
+            steps = {
+                "index": torch.from_numpy(index),
+                "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
+            }
+            views, loss = self.supervised_views, self.supervised_loss
+        return LocalWork(views, loss, steps, tables, learning_rate, space, samplewise=("label",))
 
     def supervised_round(self, center: Center, round: int, rng: np.random.Generator) -> CenterRound:
         """A center's round of supervised training in its own space; without labels it abstains."""
@@ -276,7 +275,7 @@ class Method(ABC):
         options = self.augmentation
         flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)
         plain = weak(flat, uniforms[:, :WEAK_NUMBERS], options)
-        if not self.training.supervised_strong:
+        if self.training.supervised_views == "weak":
             return plain.view_as(images)
         base = weak(flat, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
         views = torch.stack([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
@@ -287,6 +286,19 @@ class Method(ABC):
         """Cross-entropy (R_s at the reference center), the mean over the views of each sample."""
         target = tables["label"][step["index"]]
         return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
+
+    def mixed_views(self, images: Tensor, steps: Tensors) -> Tensor:
+        """Each batch strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 2B, C, H, W]."""
+        _, distorted, mixed = fix_mix_views(images, steps, self.augmentation)
+        return torch.cat([distorted, mixed], 1)
+
+    def mixed_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
+        """`L_fix + L_mix` against a center's own labels, from the logits [2B, K] of its views."""
+        strong_logits, mixed_logits = logits.chunk(2)
+        own, partner = tables["label"][step["index"]]
+        everyone = torch.ones_like(own)
+        l_fix = fix_loss(strong_logits, own, everyone)
+        return {"loss": l_fix + mix_loss(mixed_logits, own, partner, step["share"], everyone)}
 
 
 def sample_stream(samples: np.ndarray, epochs: int, batch: int, rng: np.random.Generator) -> np.ndarray:
@@ -308,7 +320,7 @@ PAPER_TRAINING: dict[str, Any] = {
     "warmup_epochs": 5,
     "batch_size": 10,
     "reference_batch_size": 0,
-    "supervised_strong": False,
+    "supervised_views": "weak",
     "learning_rate": 0.03,
     "schedule": "cosine",
     "momentum": 0.9,

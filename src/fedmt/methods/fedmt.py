@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
@@ -47,7 +48,7 @@ from fedmt.methods.base import (
     Tensors,
     sample_stream,
 )
-from fedmt.methods.fix_mix import fix_mix_steps, fix_mix_views
+from fedmt.methods.fix_mix import MIXING, fix_mix_steps, fix_mix_views
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ class FedMT(Method):
     smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none). An
         early wrong zero must not be final, and a label that no confident sample carries must not cost
         an infinite loss: it then costs a constant, so it has no gradient.
-    projection: which samples R^p sees, 'all' of the center or the 'confident' ones alone (the paper).
+    soft: samples that are not confident train too, with their whole guess q as the target; else they wait
+        (the paper). Every sample then counts from the first round on.
+    projection: which samples R^p sees: 'all' of the center, the 'confident' ones alone (the paper), or
+        'none'. With `soft` it says little new: the guesses are the E-step of EM on R^p and L_fix its M-step,
+        so it, and the weak view that it needs, can be spared.
     projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
     xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
         R^p. a: the mixing share is Beta(a, a).
@@ -81,12 +86,13 @@ class FedMT(Method):
     smoothing: float = 0.01
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
     alignment: bool = False
-    projection: Literal["all", "confident"] = "all"
+    soft: bool = False
+    projection: Literal["all", "confident", "none"] = "all"
     projection_loss: Literal["proper", "double-softmax"] = "proper"
     xi: float = 0.95
     lambda_1: float = 1.0
     lambda_2: float = 0.5
-    a: float = 0.75
+    a: float = MIXING
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)
@@ -96,6 +102,16 @@ class FedMT(Method):
         if not 0 <= self.xi < 1:
             raise FedmtError(f"method.xi: {self.xi} given, expected a threshold with 0 <= xi < 1.")
         positive("method.a", self.a)
+        if self.projection == "none" and self.pseudo_labels == "plain":
+            raise FedmtError(
+                "method.projection: 'none' with method.pseudo_labels = 'plain' leaves the centers' own "
+                "labels without any use; set method.pseudo_labels = 'posterior', or use method 'semifl'."
+            )
+        if self.projection == "none" and self.estimator == "learnable":
+            raise FedmtError(
+                "method.projection: 'none' with method.estimator = 'learnable', which R^p alone trains; set "
+                "method.projection = 'all' or method.estimator = 'em'."
+            )
 
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
@@ -108,18 +124,23 @@ class FedMT(Method):
             guess = align(guess, matrix, labels)
         pseudo, confident = confident_pseudo_labels(guess, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
-        if len(fix) == 0:
+        if len(fix) == 0 and not self.soft:
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
             return CenterRound(None, known.keep, pseudo, confident, known.facts, reason)
 
         batches = sample_stream(
-            np.arange(len(center)) if self.projection == "all" else fix,
+            np.arange(len(center)) if self.soft or self.projection == "all" else fix,
             self.training.local_epochs,
             self.training.batch_size,
             rng,
         )
         steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
-        tables = {"label": labels, "matrix": matrix, "pseudo": pseudo, "confident": confident.float()}
+        if self.soft:
+            certain = F.one_hot(pseudo, guess.shape[1]).to(guess)
+            target, counts = torch.where(confident[:, None], certain, guess), torch.ones_like(guess[:, 0])
+        else:
+            target, counts = pseudo, confident.float()
+        tables = {"label": labels, "matrix": matrix, "target": target, "counts": counts}
         work = LocalWork(
             self.center_views,
             self.center_loss,
@@ -128,29 +149,33 @@ class FedMT(Method):
             self.training.rate(round),
             # Clamped, since a probability that has become 0 in float32 has no logarithm.
             trainable={"free": matrix.clamp_min(1e-12).log()} if known.learnable else {},
-            samplewise=("label", "pseudo", "confident"),
+            samplewise=("label", "target", "counts"),
         )
         return CenterRound(work, known.keep, pseudo, confident, known.facts)
 
     def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """Each batch weakly, strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 3B, C, H, W]."""
-        return torch.cat(fix_mix_views(images, steps, self.augmentation), 1)
+        """Each batch weakly (for R^p), strongly and mixed with its partners: [S, 2, B, C, H, W] to
+        [S, 3B, C, H, W]; without R^p to [S, 2B, C, H, W]."""
+        plain, distorted, mixed = fix_mix_views(images, steps, self.augmentation)
+        return torch.cat([distorted, mixed] if self.projection == "none" else [plain, distorted, mixed], 1)
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`R^p + lambda_2 (L_fix + lambda_1 L_mix)` of one step, from the logits [3B, K] of its views."""
         index, partner_index = step["index"]
-        plain_logits, strong_logits, mixed_logits = logits.chunk(3)
+        *plain_logits, strong_logits, mixed_logits = logits.split(len(index))
+        target, counts = tables["target"], tables["counts"][index]
+        l_fix = fix_loss(strong_logits, target[index], counts)
+        l_mix = mix_loss(mixed_logits, target[index], target[partner_index], step["share"], counts)
+        loss = self.lambda_2 * (l_fix + self.lambda_1 * l_mix)
+        if not plain_logits:
+            return {"loss": loss, "fix": l_fix, "mix": l_mix}
         projection_loss = (
             projected_cross_entropy if self.projection_loss == "proper" else double_softmax_cross_entropy
         )
-        pseudo, confident = tables["pseudo"], tables["confident"][index]
         # A learnable M is valid whatever its free parameters are: softmax makes each column sum to 1.
         matrix = tables["free"].softmax(0) if "free" in tables else tables["matrix"]
-        r_p = projection_loss(plain_logits, matrix, tables["label"][index])
-        l_fix = fix_loss(strong_logits, pseudo[index], confident)
-        l_mix = mix_loss(mixed_logits, pseudo[index], pseudo[partner_index], step["share"], confident)
-        loss = r_p + self.lambda_2 * (l_fix + self.lambda_1 * l_mix)
-        return {"loss": loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
+        r_p = projection_loss(plain_logits[0], matrix, tables["label"][index])
+        return {"loss": r_p + loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
 
     def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
         """A learnable M is remembered as the matrix that its free parameters have become."""
@@ -254,6 +279,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "smoothing": 0.0,
         "pseudo_labels": "plain",
         "alignment": False,
+        "soft": False,
         "projection": "confident",
         "projection_loss": "proper",
         "xi": 0.95,

@@ -1,13 +1,19 @@
-"""Batches and views of L_fix and L_mix, which SemiFL and FedMT share."""
+"""Batches and views of L_fix and L_mix, which SemiFL, FedMT and training on plain labels share."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
-from fedmt.methods.base import Tensors
+
+Tensors = Mapping[str, Tensor]
+
+MIXING = 0.75
+"""The paper's a: the mixing share is Beta(a, a)."""
 
 
 def fix_mix_steps(

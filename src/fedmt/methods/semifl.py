@@ -28,7 +28,7 @@ from fedmt.methods.base import (
     Tensors,
     sample_stream,
 )
-from fedmt.methods.fix_mix import fix_mix_steps, fix_mix_views
+from fedmt.methods.fix_mix import MIXING, fix_mix_steps
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SemiFL(Method):
 
     xi: float = 0.95
     lambda_1: float = 1.0
-    a: float = 0.75
+    a: float = MIXING
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)
@@ -61,7 +61,7 @@ class SemiFL(Method):
         steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
         tables = {"pseudo": pseudo}
         work = LocalWork(
-            self.center_views,
+            self.mixed_views,
             self.center_loss,
             steps,
             tables,
@@ -69,11 +69,6 @@ class SemiFL(Method):
             samplewise=("pseudo",),
         )
         return CenterRound(work, {}, pseudo, confident)
-
-    def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """Each batch strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 2B, C, H, W]."""
-        _, distorted, mixed = fix_mix_views(images, steps, self.augmentation)
-        return torch.cat([distorted, mixed], 1)
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`L_fix + lambda_1 L_mix` of one step, from the logits [2B, K] of its views."""
