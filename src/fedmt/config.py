@@ -47,6 +47,7 @@ from fedmt.data.specs import (
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import LabelSpace
 from fedmt.methods import METHODS, PRESETS, Method, Training
+from fedmt.tracking.spec import TrackingSpec
 
 NAMED: dict[str, tuple[str, Mapping[str, type[Method] | type[Strategy]]]] = {
     "method": ("fedmt", METHODS),
@@ -109,6 +110,7 @@ class Config(Section):
     centers: list[CenterSpec] = Field(default_factory=list)
     tests: list[TestSpec] = Field(default_factory=list)
     deployment: DeploymentSpec | None = None
+    tracking: TrackingSpec | None = None
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
 
@@ -262,6 +264,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
 def dump_config(config: Config) -> str:
     """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
     plain = _without_none(config.model_dump(mode="json"))
+    plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
     wire = plain.pop("deployment", {}).get("wire", "float32")
     if wire != "float32":
