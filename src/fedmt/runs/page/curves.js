@@ -85,6 +85,7 @@ function curveControls() {
   const host = byId("curve-controls");
   host.replaceChildren();
   const runs = page.data.runs;
+  sayHidden();
   if (runs.length > 1) {
     host.append(el("fieldset", {}, el("legend", {}, "Runs shown"), runs.map((run, i) => el("label", {},
       el("input", { type: "checkbox", id: "show-" + i, checked: !page.hidden.has(i), onchange: (event) => show(i, event.target.checked) }), swatch(i), run.label))));
@@ -93,9 +94,16 @@ function curveControls() {
   }
 }
 
+// On paper there are no boxes to see who was left out.
+function sayHidden() {
+  const away = page.data.runs.filter((_, i) => page.hidden.has(i)).map((r) => r.label);
+  byId("print-hidden").textContent = away.length ? "Not drawn, as chosen on the screen: " + away.join(", ") + "." : "";
+}
+
 function show(index, visible) {
   page.hidden[visible ? "delete" : "add"](index);
   for (const { plot, lines } of page.charts) lines.forEach((l, i) => { if (l.run === index) plot.setSeries(i + 1, { show: visible }); });
+  sayHidden();
   byId("summary-table").replaceChildren(summaryTable(), summaryNote());
 }
 
