@@ -50,6 +50,9 @@ function chart(host, id, title, lines, options = {}) {
   return plot;
 }
 
+// Steps of 2.5% need their half.
+const percentTick = (v) => percent(v, Number.isInteger(+(100 * v).toFixed(6)) ? 0 : 1);
+
 function curveLines(pick) {
   return page.data.runs.flatMap((run, index) => {
     const y = pick(run.curves);
@@ -68,10 +71,10 @@ function drawCurves() {
   const spaces = [...new Set(runs.flatMap((r) => Object.keys(r.curves.accuracy)))];
   const losses = [...new Set(runs.flatMap((r) => Object.keys(r.curves.losses)))];
   const shown = [
-    ...spaces.filter((s) => !s.endsWith(" (mean M)")).map((s) => ["accuracy-" + s, "Accuracy in '" + s + "'", (c) => c.accuracy[s], { format: percent, most: 1, tick: (v) => percent(v, 0) }]),
+    ...spaces.filter((s) => !s.endsWith(" (mean M)")).map((s) => ["accuracy-" + s, "Accuracy in '" + s + "'", (c) => c.accuracy[s], { format: percent, most: 1, tick: percentTick }]),
     ...losses.map((l) => ["loss-" + l, { loss: "Loss at the centers (mean)", reference_loss: "Loss at the reference center" }[l] || "Loss term '" + l + "' (mean of the centers)", (c) => c.losses[l], { zero: true }]),
-    ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: (v) => percent(v, 0) }],
-    ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: (v) => percent(v, 0) }],
+    ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: percentTick }],
+    ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: percentTick }],
     ["m-error", "Error of M-hat (Frobenius norm, mean of the centers)", (c) => c.correspondence_error, { zero: true }],
   ];
   shown.forEach(([id, title, pick, options], i) => {
