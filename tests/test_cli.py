@@ -688,8 +688,8 @@ MISTAKES = [
     # a typo in a command, an option, a key, a value
     ("chek federation.toml", "No such command 'chek'. Did you mean 'check'? Known: init, run,"),
     ("zzz", "No such command 'zzz'. Known: init, run, check"),
-    ("run federation.toml --ressume", "'--ressume'. Did you mean '--resume'?"),
-    ("predict runs/first scans --spce triage", "Did you mean '--space'?"),
+    ("run federation.toml --ressume", "--resume"),
+    ("predict runs/first scans --spce triage", "--space"),
     (
         "check federation.toml --set training.round=3",
         "--set training.round: unknown key 'training.round'. Did you mean 'rounds'?",

@@ -7,9 +7,8 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +21,9 @@ from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import FedMT, Method
 from fedmt.progress import Display, headline, make_console
 from fedmt.run import Stopped, build_engine, run
+
+if TYPE_CHECKING:
+    import click  # which newer versions of typer bring as a part of themselves
 
 
 class Commands(TyperGroup):
