@@ -140,6 +140,10 @@ def test_the_config_is_there_as_hyperparameters(write, tmp_path):
     )
     given = data.session_start_info.hparams
     assert given["training.rounds"].number_value == 2 and given["method.name"].string_value == "fedmt"
+    shown = HParamsPluginData.FromString(
+        events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    ).experiment.metric_infos
+    assert [m.name.tag for m in shown] == ["accuracy/garment"]
     (text,) = events.Tensors("config/text_summary")
     assert b"correspondence = " in text.tensor_proto.string_val[0]
 

@@ -108,14 +108,14 @@ def tracking(spec: TrackingSpec | None, folder: Path, config: Mapping[str, Any])
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """A round's figures of the whole federation, by a name that both trackers accept."""
-    found = {f"accuracy/{_plain(space)}": value for space, value in record["accuracy"].items()}
+    found = {f"accuracy/{plain(space)}": value for space, value in record["accuracy"].items()}
     if record.get("reference_loss") is not None:
         found["loss/reference"] = record["reference_loss"]
-    found |= {f"loss/centers_{_plain(name)}": value for name, value in record.get("losses", {}).items()}
+    found |= {f"loss/centers_{plain(name)}": value for name, value in record.get("losses", {}).items()}
     for name in ("confident_share", "pseudo_label_accuracy", "correspondence_error", "learning_rate"):
         if record.get(name) is not None:
             found[name] = record[name]
-    return found | {f"seconds/{_plain(part)}": value for part, value in record["seconds"].items()}
+    return found | {f"seconds/{plain(part)}": value for part, value in record["seconds"].items()}
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
@@ -125,7 +125,7 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
     def walk(value: Any, key: str) -> None:
         if isinstance(value, dict):
             for inner, one in value.items():
-                walk(one, f"{key}.{_plain(inner)}" if key else _plain(inner))
+                walk(one, f"{key}.{plain(inner)}" if key else plain(inner))
         else:
             found[key] = value if isinstance(value, str | int | float | bool) else str(value)
 
@@ -133,7 +133,7 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
     return found
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """Letters, digits, `_`, `.` and `-`: what TensorBoard and MLflow both take in a name."""
     return re.sub(r"[^\w.-]+", "_", name).strip("_")
 

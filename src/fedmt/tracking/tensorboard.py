@@ -10,7 +10,7 @@ import tomli_w
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from fedmt.tracking import hyperparameters, scalars
+from fedmt.tracking import hyperparameters, plain, scalars
 
 
 class TensorBoard:
@@ -24,9 +24,11 @@ class TensorBoard:
         self._writer = SummaryWriter(str(place), purge_step=0)
         text = tomli_w.dumps(dict(config))
         self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
-        # Not add_hparams: it would put them into a folder, hence a run, of their own.
+        # Not add_hparams: it would put them into a folder, hence a run, of their own. Beside them TensorBoard
+        # shows the accuracy in the wanted space.
+        wanted = config.get("wanted") or config.get("benchmark", {}).get("wanted", "")
         to_file: Any = self._writer.file_writer
-        for summary in hparams(hyperparameters(config), {}):
+        for summary in hparams(hyperparameters(config), {f"accuracy/{plain(wanted)}": 0.0}):
             to_file.add_summary(summary)
 
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:
