@@ -1,6 +1,7 @@
 """TensorBoard and MLflow, the real ones: what a run tells them, once each, however often it is killed."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from fedmt.config import dump_config, load_config
 from fedmt.errors import FedmtError
 from fedmt.run import Silent, Stopped, run
 from fedmt.runs.folder import RunFolder
-from fedmt.tracking import hyperparameters, scalars
+from fedmt.tracking import MLFLOW_SETTINGS, hyperparameters, scalars
 
+os.environ.update(MLFLOW_SETTINGS)  # as a run does before it imports MLflow
 pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
 pytest.importorskip("mlflow", reason="the extra 'mlflow' is not installed")
 
@@ -295,6 +297,18 @@ def test_the_libraries_are_imported_only_where_asked_for():
         "print([m for m in sys.modules if m.split('.')[0] in ('mlflow', 'tensorboard', 'sqlalchemy')])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_mlflow_does_not_report_its_use(write, tmp_path):
+    """In a process of its own, with the environment of a user who has set nothing."""
+    code = (
+        "import sys; from fedmt.config import load_config; from fedmt.run import run; "
+        "run(load_config(sys.argv[1]), sys.argv[2]); "
+        "from mlflow.telemetry.client import get_telemetry_client; print(get_telemetry_client())"
+    )
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "PYTEST_", "CI"))}
+    arguments = [sys.executable, "-c", code, str(write(rounds=1)), str(tmp_path / "run")]
+    assert subprocess.check_output(arguments, text=True, env=known).strip() == "None"
 
 
 def test_an_experiments_runs_share_a_folder(command, tmp_path):
