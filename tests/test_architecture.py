@@ -49,7 +49,9 @@ BELOW = {
         "data",
         "methods",
         "aggregation",
+        "tracking",
     },
+    "tracking": {"errors", "data"},
     "model": {
         "errors",
         "labels",
@@ -61,7 +63,7 @@ BELOW = {
         "engines",
         "runs",
     },
-    "run": {"errors", "config", "data", "engines", "model", "runs"},
+    "run": {"errors", "config", "data", "engines", "model", "runs", "tracking"},
     "progress": {"data", "engines", "run"},
     "export": {"engines", "errors", "model", "runs"},
     "init": {"errors", "config", "data"},
@@ -153,3 +155,12 @@ def test_flower_stays_in_its_room() -> None:
     for path in ROOT.rglob("*.py"):
         if room(path) != "engines/flower":
             assert not {n for n in imports(path) if n.split(".")[0] in ("flwr", "ray")}, path.name
+
+
+def test_trackers_stay_in_their_room() -> None:
+    """TensorBoard and MLflow are extras, slow to import: each in its own file, imported when asked for."""
+    for path in ROOT.rglob("*.py"):
+        names = {n for n in imports(path) if n.split(".")[0] == "mlflow" or "tensorboard" in n.split(".")[:3]}
+        if room(path) != "tracking":
+            assert not names, path.name
+            assert not imports(path) & {"fedmt.tracking.mlflow", "fedmt.tracking.tensorboard"}, path.name

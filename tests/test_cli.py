@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+import typing
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -625,3 +627,187 @@ def test_a_run_folder_that_cannot_be_made(invoke, folder):
             assert status == 2 and "Traceback" not in printed + message
             assert str(folder / "file") in message
     assert (folder / "file").read_text() == "x"
+
+
+# -- a new user's mistakes -----------------------------------------------------------------------------
+
+COMMANDS = ("init", "run", "check", "report", "watch", "quickstart", "reproduce", "predict", "export")
+
+
+def plain(text: str) -> str:
+    """Without colours, panels and the line breaks that a panel's width makes."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", text).split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains_every_argument_and_option(invoke, command):
+    """Typer 0.20 on click 8.5 shows arguments without their text: constraints.txt keeps them apart."""
+    status, out, _ = invoke(command, "--help")
+    text = plain(out)
+    assert status == 0 and "Example: fedmt " + command in text
+    parameters = {c.callback.__name__: c for c in cli.app.registered_commands}
+    function = parameters.get(command) or parameters[f"{command}_command"]
+    explained = 0
+    for annotation in typing.get_type_hints(function.callback, include_extras=True).values():
+        for info in getattr(annotation, "__metadata__", ()):
+            assert info.help and plain(info.help) in text, (command, info.help)
+            explained += 1
+    assert explained
+
+
+def test_the_first_page_says_where_to_begin(invoke):
+    for arguments in ((), ("--help",)):
+        _, out, err = invoke(*arguments)
+        text = plain(out + err)
+        assert "Begin with `fedmt quickstart`" in text and all(c in text for c in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "report", "watch", "predict", "export"])
+def test_a_command_with_nothing_shows_its_help(invoke, command):
+    status, out, err = invoke(command)
+    assert status == 2 and f"Example: fedmt {command}" in plain(out + err)
+
+
+@pytest.fixture
+def desk(folder: Path, tiny_run, monkeypatch) -> Path:
+    """Where a new user works: a federation, a run, an empty folder, a file."""
+    shutil.copytree(tiny_run("fedmt"), folder / "runs" / "first")
+    (folder / "empty").mkdir()
+    (folder / "file").write_text("x\n")
+    (folder / "latin.toml").write_bytes(b'wanted = "d\xe9partement"\n')
+    monkeypatch.chdir(folder)
+    return folder
+
+
+MISTAKES = [
+    # nothing, where there is something to ask for
+    ("init --out new.toml", "where is the data? Give the folder"),
+    ("reproduce", "`fedmt reproduce --list` lists them"),
+    ("predict runs/first", "Missing argument 'INPUT…'"),
+    ("export runs/first", "say what to write: --onnx FILE or --safetensors FILE"),
+    # a typo in a command, an option, a key, a value
+    ("chek federation.toml", "No such command 'chek'. Did you mean 'check'? Known: init, run,"),
+    ("zzz", "No such command 'zzz'. Known: init, run, check"),
+    ("run federation.toml --ressume", "--resume"),
+    ("predict runs/first scans --spce triage", "--space"),
+    (
+        "check federation.toml --set training.round=3",
+        "--set training.round: unknown key 'training.round'. Did you mean 'rounds'?",
+    ),
+    (
+        "check federation.toml --set trainig.rounds=3",
+        "--set trainig.rounds: unknown key 'trainig'. Did you mean 'training'?",
+    ),
+    (
+        "check federation.toml --set training.rounds=many",
+        "--set training.rounds: training.rounds: input should be a valid integer",
+    ),
+    ("check federation.toml --set training.rounds", "expected key=value, as in --set training.rounds=20"),
+    ("check federation.toml --set method.name=fedmtt", "no method 'fedmtt'. Did you mean 'fedmt'?"),
+    ("check federation.toml --set device=gpu", "use 'auto', 'cpu', 'cuda'"),
+    ("predict runs/first scans --space garmet", "Did you mean 'garment'? This model answers in"),
+    ("predict runs/first scans --top 0", "Invalid value for '--top'"),
+    ("reproduce strategis", "Did you mean 'strategies'?"),
+    ("reproduce strategies --scale tny", "Did you mean 'tiny'?"),
+    (
+        "reproduce strategies --scale tiny --set trainig.rounds=3",
+        "unknown key 'trainig'. Did you mean 'training'?",
+    ),
+    (
+        "check runs/first/config.toml --set benchmark.spaces.departmen=1",
+        "Did you mean 'department'? Known: 'garment', 'department', 'layer'",
+    ),
+    # a path that is not there
+    ("check federatoin.toml", "there is no such file. Did you mean 'federation.toml'?"),
+    ("run nowhere/x.toml", "there is no such file. `fedmt init` writes a first one"),
+    ("report runs/frist", "there is no such run folder. Did you mean 'runs/first'?"),
+    ("watch first", "Did you mean 'runs/first'?"),
+    ("predict zzz scans", "there is no such run folder. Give a folder that `fedmt run` wrote"),
+    ("predict runs/first zzz.png", "zzz.png: there is no such file or folder"),
+    ("export runs/frist --onnx m.onnx", "Did you mean 'runs/first'?"),
+    (
+        "reproduce zzz.toml",
+        "zzz.toml: there is no such file. In that folder: 'experiment.toml', 'federation.toml'",
+    ),
+    ("init zzz --out new.toml", "zzz does not exist; give the folder"),
+    # a folder in place of a file
+    ("check empty", "empty is a folder; name the TOML file, which `fedmt init` writes"),
+    (
+        "run runs/first --out new",
+        "runs/first is a folder; name the TOML file, such as runs/first/config.toml",
+    ),
+    ("report runs/first --out empty", "empty is a folder; name a file in it, such as empty/report.html"),
+    ("predict runs/first scans --out empty", "empty is a folder; name a file in it"),
+    ("export runs/first --safetensors empty", "empty is a folder; name a file in it"),
+    ("export runs/first --onnx empty", "empty is a folder; name a file in it"),
+    ("init . --out empty", "empty is a folder; name a file in it, such as empty/federation.toml"),
+    ("reproduce ./empty", "empty is a folder; name the TOML file"),
+    # a file in place of a folder
+    ("run federation.toml --out file", "file is a file; choose another folder by --out"),
+    ("run federation.toml --out file/run", "since file is a file; choose another place"),
+    ("report file", "file is a file, not a run folder. Give a folder that `fedmt run` wrote"),
+    ("watch runs/first/config.toml", "is a file, not a run folder; give the folder it is in, runs/first"),
+    ("report runs/first --out file/r.html", "since file is a file; choose another place"),
+    ("predict runs/first/config.toml scans", "give the folder it is in, runs/first"),
+    ("export file --onnx m.onnx", "neither a run folder, such as runs/federation, nor a safetensors file"),
+    ("quickstart --out file", "since file is a file; choose another place"),
+    ("reproduce strategies --scale tiny --out file", "since file is a file; choose another place"),
+    ("init file --out new.toml", "file is not a folder; give the folder"),
+    # an empty folder
+    ("report empty", "empty is not a run folder (it has no config.toml). Give a folder that"),
+    ("report runs", "There are runs in it: 'runs/first'"),
+    ("watch empty", "is not a run folder"),
+    ("predict empty scans", "is not a run folder"),
+    ("predict runs/first empty", "no images in this folder; expected files ending in .jpg"),
+    ("export empty --onnx m.onnx", "is not a run folder"),
+    ("init empty --out new.toml", "nothing in it looks like a center; expected folders of images"),
+    # a file of another kind
+    ("check file", "file: not valid TOML"),
+    ("check latin.toml", "latin.toml: not text in UTF-8"),
+    ("check scans/0.png", "scans/0.png: not text in UTF-8"),
+    (
+        "reproduce federation.toml",
+        "is one federation, not an experiment: `fedmt run federation.toml` runs it",
+    ),
+    ("run experiment.toml", "is an experiment, not a federation: `fedmt reproduce experiment.toml` runs it"),
+    (
+        "run federation.toml --out runs/first",
+        "already holds a run. Go on with it by --resume, or choose another",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line, said", MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_named_with_what_to_do(invoke, desk, line, said):
+    (desk / "experiment.toml").write_text("rows = []\ncolumns = []\n")
+
+    def files() -> dict[str, bytes]:
+        return {k: v for k, v in contents(desk).items() if not k.endswith("lock")}
+
+    before = files()
+    status, out, err = invoke(*line.split())
+    assert status == 2 and "Traceback" not in out + err
+    assert said in plain(err)
+    assert files() == before  # but for a run folder's lock, nothing is made or changed
+
+
+def test_a_file_that_may_not_be_read_ends_in_a_sentence(invoke, desk, monkeypatch):
+    """Whatever the system refuses: here a folder without permission, as another user would meet it."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(desk / "runs"))
+
+    monkeypatch.setattr(cli, "load_config", refuse)
+    status, out, err = invoke("check", "federation.toml")
+    assert (status, out, err) == (2, "", f"fedmt: {desk / 'runs'}: Permission denied.\n")
+
+
+def test_a_reader_that_has_had_enough(desk):
+    """`fedmt predict … | head -1` ends without a traceback."""
+    process = start("predict", "runs/first", *["scans"] * 300, cwd=desk)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline().startswith("image,")
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=60)
+    assert "Traceback" not in err and "Broken" not in err

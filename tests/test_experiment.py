@@ -272,7 +272,7 @@ def test_unknown_names(folder):
     with pytest.raises(FedmtError, match="Did you mean 'methods'"):
         find_experiment("methds")
     assert find_experiment(str(folder / "sweep.toml")) == folder / "sweep.toml"
-    with pytest.raises(FedmtError, match=r"nowhere.toml: cannot read"):
+    with pytest.raises(FedmtError, match=r"nowhere.toml: there is no such file"):
         read_experiment(find_experiment("nowhere.toml"))
 
 

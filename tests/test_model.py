@@ -174,7 +174,7 @@ def test_a_space_without_an_answer_is_named(tiny_run, test_images, tmp_path: Pat
 def test_folders_that_are_no_runs(tiny_run, tmp_path: Path) -> None:
     with pytest.raises(FedmtError, match="no such run folder"):
         fedmt.load(tmp_path / "nowhere")
-    with pytest.raises(FedmtError, match=r"not a run folder.*'fedmt'"):
+    with pytest.raises(FedmtError, match=r"not a run folder.*There are runs in it: .*fedmt'"):
         fedmt.load(tiny_run("fedmt").parent)
     folder = tmp_path / "run"
     shutil.copytree(tiny_run("fedmt"), folder)
@@ -278,7 +278,7 @@ def test_predict_fails_where_nothing_could_be_read(tiny_run, pictures: Path, com
         (["{empty}", "{pictures}"], "not a run folder"),
         (["{run}", "{pictures}", "--space", "garmet"], "Did you mean 'garment'?"),
         (["{run}", "{pictures}", "--center", "center-1"], "no answer of its own in 'garment'"),
-        (["{pictures}/0.png", "{pictures}"], "neither a run folder nor"),
+        (["{pictures}/0.png", "{pictures}"], "nor a safetensors file"),
         (["{run}", "{table}"], "no column 'image'"),
     ],
 )

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 import fedmt
 from fedmt.config import load_config
 from fedmt.engines.device import pick_device
-from fedmt.errors import FedmtError, listed
+from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import FedMT, Method
 from fedmt.progress import Display, headline, make_console
 from fedmt.run import Stopped, build_engine, run
 
+if TYPE_CHECKING:
+    import click  # which newer versions of typer bring as a part of themselves
+
+
+class Commands(TyperGroup):
+    """Names the nearest command, and all, when there is none of the name given."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            ctx.fail(f"No such command '{args[0]}'.{nearest(args[0], known)} Known: {', '.join(known)}.")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
+    epilog="Begin with `fedmt quickstart`; with your own data: `fedmt init DATA`, then check, run, report.",
     help="Federated learning between centers that label differently: one model in the label space you want.",
     no_args_is_help=True,
     add_completion=False,
@@ -35,7 +55,7 @@ SetOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog="Example: fedmt init data/")
 def init(
     folder: Annotated[
         Path | None, typer.Argument(metavar="FOLDER", help="It holds a folder, CSV or npz for each center.")
@@ -80,7 +100,11 @@ def init(
     )
 
 
-@app.command("run")
+@app.command(
+    "run",
+    no_args_is_help=True,
+    epilog="Example: fedmt run federation.toml --out runs/first --set training.rounds=20",
+)
 def run_command(
     config: ConfigArgument,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<config's name>.")] = None,
@@ -112,7 +136,7 @@ def run_command(
     console.print(f"Run folder: {folder}", soft_wrap=True)
 
 
-@app.command()
+@app.command(no_args_is_help=True, epilog="Example: fedmt check federation.toml")
 def check(config: ConfigArgument, set_: SetOption = None) -> None:
     """Load everything, train nothing: the federation as a table, and every problem named."""
     settings = load_config(config, set_)
@@ -153,7 +177,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         console.print("Note: no [[tests]], so no accuracy will be reported.")
 
 
-@app.command()
+@app.command(no_args_is_help=True, epilog="Example: fedmt report runs/first runs/second --out both.html")
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
@@ -170,7 +194,7 @@ def report(
     make_console().print(f"Report: {out}", soft_wrap=True)
 
 
-@app.command()
+@app.command(no_args_is_help=True, epilog="Example: fedmt watch runs/first")
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
@@ -181,7 +205,7 @@ def watch(
     serve(run, port, make_console())
 
 
-@app.command()
+@app.command(epilog="Example: fedmt quickstart")
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the report.")] = Path(
         "quickstart"
@@ -195,7 +219,7 @@ def quickstart(
     run_quickstart(out, seed, make_console())
 
 
-@app.command()
+@app.command(epilog="Example: fedmt reproduce strategies --scale tiny --seeds 1")
 def reproduce(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="An experiment's name, or a TOML file of your own.")
@@ -232,7 +256,10 @@ RunArgument = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    no_args_is_help=True,
+    epilog="Example: fedmt predict runs/first scans/ --space triage --out predictions.csv",
+)
 def predict(
     run: RunArgument,
     inputs: Annotated[
@@ -255,7 +282,7 @@ def predict(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(no_args_is_help=True, epilog="Example: fedmt export runs/first --onnx model.onnx")
 def export(
     run: RunArgument,
     onnx: Annotated[
@@ -315,6 +342,13 @@ def main() -> None:
         app()
     except FedmtError as error:
         print(f"fedmt: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # a file or folder that may not be read or written, a full disk
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"fedmt: {place}{error.strerror or error}.", file=sys.stderr)
         sys.exit(2)
 
 

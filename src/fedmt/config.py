@@ -47,6 +47,7 @@ from fedmt.data.specs import (
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import LabelSpace
 from fedmt.methods import METHODS, PRESETS, Method, Training
+from fedmt.tracking.spec import TrackingSpec
 
 NAMED: dict[str, tuple[str, Mapping[str, type[Method] | type[Strategy]]]] = {
     "method": ("fedmt", METHODS),
@@ -109,6 +110,7 @@ class Config(Section):
     centers: list[CenterSpec] = Field(default_factory=list)
     tests: list[TestSpec] = Field(default_factory=list)
     deployment: DeploymentSpec | None = None
+    tracking: TrackingSpec | None = None
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
 
@@ -200,6 +202,8 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Reads a TOML config; `overrides` are `key=value` pairs as `--set` takes them."""
     path = Path(path)
     raw, text = read_toml(path)
+    if "rows" in raw and "columns" in raw:
+        raise FedmtError(f"{path} is an experiment, not a federation: `fedmt reproduce {path}` runs it.")
     keys = tuple(override(raw, item) for item in overrides or [])
     return parse_config(raw, Origin(path, text, keys))
 
@@ -208,10 +212,19 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """A TOML file as dictionaries and as text; what cannot be read is a FedmtError."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # Windows editors may begin it with a mark
+    except FileNotFoundError:
+        others = [str(p) for p in sorted(path.parent.glob("*.toml")) if p.name != "pyproject.toml"]
+        hint = nearest(str(path), others) or (f" In that folder: {listed(others)}." if others else "")
+        first = "" if hint else " `fedmt init` writes a first one from your data."
+        raise FedmtError(f"{path}: there is no such file.{hint}{first}") from None
+    except IsADirectoryError:
+        inside = [str(p) for p in sorted(path.glob("*.toml"))]
+        hint = f"such as {inside[0]}" if inside else "which `fedmt init` writes from your data"
+        raise FedmtError(f"{path} is a folder; name the TOML file, {hint}.") from None
     except OSError as error:
-        raise FedmtError(f"{path}: cannot read the config ({error.strerror}).") from None
+        raise FedmtError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the config is not text in UTF-8.") from None
+        raise FedmtError(f"{path}: not text in UTF-8, so not a TOML file.") from None
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
@@ -262,6 +275,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
 def dump_config(config: Config) -> str:
     """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
     plain = _without_none(config.model_dump(mode="json"))
+    plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
     wire = plain.pop("deployment", {}).get("wire", "float32")
     if wire != "float32":

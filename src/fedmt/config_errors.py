@@ -28,9 +28,13 @@ class Origin:
         for key in self.overridden:
             if location[: len(key)] == key:
                 return f"--set {'.'.join(key)}: "
+        line = _line(self.text, location)
+        for key in self.overridden:
+            # A whole table that is refused, and that the file does not have.
+            if location and not line and key[: len(location)] == location:
+                return f"--set {'.'.join(key)}: "
         if self.path is None:
             return ""
-        line = _line(self.text, location)
         return f"{self.path}, line {line}: " if line else f"{self.path}: "
 
 

@@ -16,8 +16,14 @@ class FedmtError(Exception):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the known word nearest to `word`, else an empty string."""
+    close = closest(word, known)
+    return f" Did you mean '{close}'?" if close is not None else ""
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word nearest to `word`, if one is near."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    return close[0] if close else None
 
 
 def listed(words: Iterable[str], limit: int = 8) -> str:

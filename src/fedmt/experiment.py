@@ -171,6 +171,11 @@ def read_experiment(path: Path) -> Experiment:
     """Reads and checks an experiment file; its cells are checked by `expand`."""
     raw, text = read_toml(path)
     origin = Origin(path, text)
+    if "rows" not in raw and raw.keys() & {"benchmark", "reference", "centers"}:
+        raise FedmtError(
+            f"{path} is one federation, not an experiment: `fedmt run {path}` runs it. An experiment names "
+            "it as its config, with [[rows]] and [[columns]] of settings (docs/reproduce.md)."
+        )
     try:
         file = ExperimentFile.model_validate(raw)
     except ValidationError as error:

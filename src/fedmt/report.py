@@ -21,7 +21,7 @@ from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.run import build_engine
 from fedmt.runs.evaluation import Evaluation, Member, Predicted, evaluate, read_evaluation
-from fedmt.runs.folder import RunFolder, write_atomically
+from fedmt.runs.folder import existing_run, write_atomically, writing
 from fedmt.runs.report import ReportedRun, content, render
 
 MISTAKES = 12
@@ -37,16 +37,16 @@ def report(
     labels: Sequence[str] | None = None,
 ) -> None:
     """Writes the page of one run or the comparison of several. labels: by default the folders' names."""
+    if out.is_dir():
+        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
     names = labels or distinct(folders)
     runs = [Source(path).reported(name, with_images) for path, name in zip(folders, names, strict=True)]
     for path, run in zip(folders, runs, strict=True):
         if not run.metrics:
             raise FedmtError(f"{path}: no round is finished yet; report it when one is, or `fedmt watch` it.")
     title = title or (names[0] if len(names) == 1 else f"Comparison of {len(names)} runs")
-    if out.is_dir():
-        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
-    if not out.parent.is_dir():
-        raise FedmtError(f"--out {out}: there is no folder {out.parent}.")
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, render(content(title, intro, runs)).encode())
 
 
@@ -65,10 +65,7 @@ class Source:
     """A run folder as a report reads it; asks for the data only where the folder does not say enough."""
 
     def __init__(self, path: Path) -> None:
-        self.folder = RunFolder(path)
-        if not self.folder.config_file.is_file():
-            what = "is not there" if not path.exists() else "is not a run folder (it has no config.toml)"
-            raise FedmtError(f"{path} {what}; give a folder that `fedmt run` wrote, such as runs/federation.")
+        self.folder = existing_run(path)
         try:
             self.text = self.folder.config_file.read_text(encoding="utf-8")
             self.settings: Mapping[str, Any] = tomllib.loads(self.text)

@@ -18,7 +18,7 @@ import torch
 
 import fedmt
 from fedmt.experiment import Cell, Experiment, Run, Scale
-from fedmt.runs.folder import RunFolder, write_atomically
+from fedmt.runs.folder import RunFolder, write_atomically, writing
 
 SHARES = ("accuracy", "confident_share", "pseudo_label_accuracy")
 """Metrics that are shares; they are shown in per cent."""
@@ -168,7 +168,8 @@ class Results:
 
     def write(self, stem: Path) -> None:
         """Writes `stem`.md and .json, each replaced whole."""
-        stem.parent.mkdir(parents=True, exist_ok=True)
+        with writing(stem.parent):
+            stem.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(stem.with_name(stem.name + ".md"), self.markdown(stem.name).encode())
         text = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
         write_atomically(stem.with_name(stem.name + ".json"), text.encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+import tomllib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from fedmt.model.calibrating import calibrate
 from fedmt.model.description import describe
 from fedmt.runs.evaluation import evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
+from fedmt.tracking import Tracking, tracking
 
 
 class Observer(Protocol):
@@ -78,9 +80,10 @@ def run_engine(
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
     model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
-    with folder.locked():
+    settings = tomllib.loads(text)
+    with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
         folder.write_model(model.to_json())
-        state = _train(config, folder, engine, observer, notes)
+        state = _train(config, folder, engine, observer, trackers, notes)
         before = read_evaluation(folder.evaluation_file)
         if before is None or before.round != state.round:
             evaluate(engine, state).write(folder.evaluation_file)
@@ -92,23 +95,29 @@ def run_engine(
 
 
 def _train(
-    config: Config, folder: RunFolder, engine: LocalEngine, observer: Observer, notes: tuple[str, ...]
+    config: Config,
+    folder: RunFolder,
+    engine: LocalEngine,
+    observer: Observer,
+    trackers: Tracking,
+    notes: tuple[str, ...],
 ) -> State:
     """Rounds from the last saved one to the end; the last state."""
     state = folder.load()
     folder.rewind(state.round if state is not None else -1)
+    trackers.log(folder.metrics())
     rounds = engine.method.training.rounds
     observer.started(engine, state.round if state is not None else 0, notes)
     if state is None:
         begin = time.perf_counter()
         state, record = engine.start()
-        _finish_round(folder, state, record, begin, observer, save=True)
+        _finish_round(folder, state, record, begin, observer, trackers, save=True)
     try:
         while state.round < rounds:
             begin = time.perf_counter()
             state, record = engine.round(state)
             due = state.round % config.checkpoint_every == 0 or state.round == rounds
-            _finish_round(folder, state, record, begin, observer, save=due)
+            _finish_round(folder, state, record, begin, observer, trackers, save=due)
     except Stopped:
         folder.save(state)  # the last finished round may not have been due
         raise
@@ -135,6 +144,7 @@ def _finish_round(
     record: Record,
     begin: float,
     observer: Observer,
+    trackers: Tracking,
     save: bool,
 ) -> None:
     record["seconds"]["total"] = round(time.perf_counter() - begin, 4)
@@ -147,6 +157,7 @@ def _finish_round(
     folder.append_metrics(record)
     if save:
         folder.save(state)
+    trackers.log([record])
     observer.round(record)
 
 

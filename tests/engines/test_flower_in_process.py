@@ -281,6 +281,18 @@ def test_what_travels(make, tmp_path) -> None:
             assert wire.tensors_of(back, "update").keys() == floating
 
 
+def test_the_coordinator_tracks_and_the_centers_do_not_know(make, tmp_path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    path, files = make(top="tracking.tensorboard = true", rounds=2)
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    events = EventAccumulator(str(tmp_path / "flower" / "tensorboard")).Reload()
+    assert [e.step for e in events.Scalars("accuracy/garment")] == [0, 1, 2]
+    assert all("tracking" not in json.dumps(wire.facts_of(sent)) for _, _, sent, _ in grid.seen)
+
+
 def test_local_layers_stay(make, tmp_path) -> None:
     """FedRep's heads come once from the coordinator, and never leave a center."""
     path, files = make(method='name = "fedrep"', training='batch_norm = "static-reference"')

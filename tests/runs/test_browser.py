@@ -4,6 +4,7 @@ Skipped without Chromium (Debian: `apt-get install chromium`) or without playwri
 """
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedmt.report import report
+from fedmt.runs import report as runs_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
@@ -183,20 +185,125 @@ def test_tables_stand_for_pictures(open_page, comparison):
     assert controls == 0
 
 
+@pytest.fixture(scope="module")
+def axe():
+    """The accessibility checker axe-core, which a page's own rules would not let in."""
+    return pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
+def test_axe_finds_nothing(open_page, comparison, axe, look):
+    """WCAG 2.2 A and AA and axe's best practice: names, roles, landmarks, headings, contrast of text."""
+    options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 844}}}
+    page = open_page(comparison.as_uri(), bypass_csp=True, **options.get(look, {})).page
+    page.click("#show-1")  # a run that is not drawn must be legible too
+    page.eval_on_selector_all("details", "all => all.forEach(d => d.open = true)")
+    if look == "print":
+        page.emulate_media(media="print")
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    found = axe.run(page, options={"runOnly": tags}).response
+    told = [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found["violations"]]
+    assert told == [] and len(found["passes"]) > 20
+    # What axe cannot decide: text of a drawing, and on a phone also cells that are scrolled out of sight.
+    assert {v["id"] for v in found["incomplete"]} <= {"color-contrast"}
+    undecided = [n["html"] for v in found["incomplete"] for n in v["nodes"]]
+    assert look == "phone" or all(html.startswith("<text") for html in undecided), undecided
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_in_a_matrix_stand_out(open_page, comparison, scheme):
+    """Text on a canvas, which axe cannot see: in each cell the ink against its background, at least 4.5."""
+    page = open_page(comparison.as_uri(), color_scheme=scheme, device_scale_factor=4).page
+    cells = page.eval_on_selector(
+        "#confusion-0",
+        """c => { const context = c.getContext('2d'), scale = c.width / parseFloat(c.style.width), found = [];
+        const left = +c.dataset.left * scale, size = +c.dataset.size * scale;
+        for (let i = 0; i < 6; i++) for (let j = 0; j < 6; j++) {
+          const d = context.getImageData(left + (j + .1) * size, (i + .1) * size, .8 * size, .8 * size).data;
+          const colours = new Map();
+          for (let k = 0; k < d.length; k += 4) {
+            const key = 'rgb(' + d[k] + ',' + d[k + 1] + ',' + d[k + 2] + ')';
+            colours.set(key, (colours.get(key) || 0) + 1);
+          }
+          found.push([...colours].sort((a, b) => b[1] - a[1]).slice(0, 40).map(c => c[0]));
+        }
+        return found; }""",
+    )
+    written = [c for c in cells if len(c) > 1]
+    assert len(written) > 10
+    worst = min(max(contrast(c[0], other) for other in c[1:]) for c in written)
+    assert worst >= 4.5
+
+
+def test_lines_stand_out_from_the_paper():
+    """At least 3, WCAG's measure for what is drawn; in both looks."""
+    files = Path(runs_report.__file__).parent / "page"
+    css = (files / "page.css").read_text()
+    light, dark = re.findall(r"--paper: (#\w+)", css)
+    dark_lines = re.findall(
+        r"#\w{6}", re.search(r"DARK_LINES = \[(.*?)\]", (files / "basics.js").read_text())[1]
+    )
+    assert light == "#fff" and len(dark_lines) == len(runs_report.COLOURS)
+    for paper, lines in (("#ffffff", runs_report.COLOURS), (dark, dark_lines)):
+        assert min(contrast(hexadecimal(c), hexadecimal(paper)) for c in lines) >= 3
+        assert len(set(lines)) == 7
+
+
+def test_the_page_works_by_keyboard_alone(open_page, comparison):
+    """Tab reaches every control and picture once, in the order of the page, each with a visible focus."""
+    page = open_page(comparison.as_uri()).page
+    at = """() => { const e = document.activeElement, o = getComputedStyle(e);
+      if (!e.dataset.place) e.dataset.place = [...document.querySelectorAll('*')].indexOf(e);
+      return [e.tagName, +e.dataset.place, o.outlineStyle, parseFloat(o.outlineWidth)]; }"""
+    wanted = page.eval_on_selector_all(
+        "a[href], button, input, select, summary, [tabindex='0']", "all => all.length"
+    )
+    seen = []
+    for _ in range(wanted):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(at))
+    assert all(tag != "BODY" and style == "solid" and width >= 2 for tag, _, style, width in seen)
+    places = [place for _, place, _, _ in seen]
+    assert len(set(places)) == wanted and places == sorted(places)
+    page.keyboard.press("Tab")
+    page.focus("a.skip")
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#summary")
+
+
+def test_a_printed_comparison_says_what_is_on_it(open_page, comparison, tmp_path):
+    """Summary and curves of all runs; the rest of the one that was chosen, which the paper names."""
+    page = open_page(comparison.as_uri()).page
+    page.select_option("#detail", label="second")
+    page.click("#show-2")
+    closed = "details:not(.alternative):not([open])"
+    before = page.locator(closed).count()
+    page.evaluate("addEventListener('beforeprint', () => { window.printed = document.body.innerText; })")
+    page.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    printed = page.evaluate("window.printed")
+    assert "Why centers abstained" in printed and before and page.locator(closed).count() == before
+    page.emulate_media(media="print")
+    text = page.inner_text("body")
+    assert "What follows is of the run second, which was chosen on the screen." in text
+    assert "Of the others (first, third)" in text and "print again" in text
+    assert "Not drawn, as chosen on the screen: third." in text
+    assert all(name in page.inner_text("#summary") for name in ("first", "second", "third"))
+    assert not page.locator("#detail").is_visible() and not page.locator("nav").is_visible()
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
 def test_every_look_is_legible(open_page, comparison, look, tmp_path):
     """Contrast of text at least 4.5, no sideways scrolling of the page; pictures go to FEDMT_SHOTS if set."""
-    options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 380, "height": 800}}}
+    options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 844}}}
     page = open_page(comparison.as_uri(), **options.get(look, {})).page
     if look == "print":
         page.emulate_media(media="print", color_scheme="dark")
     colours = page.evaluate(
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
-    ink, paper = (sorted_luminance(c) for c in colours)
-    high, low = max(ink, paper), min(ink, paper)
-    assert (high + 0.05) / (low + 0.05) > 4.5
-    assert (paper < 0.2) == (look == "dark")
+    assert contrast(*colours) > 4.5
+    assert (luminance(colours[1]) < 0.2) == (look == "dark")
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
     where = Path(os.environ.get("FEDMT_SHOTS", tmp_path))
@@ -204,7 +311,18 @@ def test_every_look_is_legible(open_page, comparison, look, tmp_path):
     assert (where / f"{look}.png").stat().st_size > 50_000
 
 
-def sorted_luminance(colour: str) -> float:
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours, 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def hexadecimal(colour: str) -> str:
+    """`#rrggbb` as `rgb(r, g, b)`."""
+    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+
+
+def luminance(colour: str) -> float:
     """WCAG's relative luminance of `rgb(r, g, b)`."""
     parts = [int(float(x)) / 255 for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]

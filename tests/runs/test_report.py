@@ -166,7 +166,7 @@ def test_the_command(make_run, tmp_path, monkeypatch, capsys):
     status, printed = invoke("report", tmp_path)
     assert status == 2 and "is not a run folder" in printed.err
     status, printed = invoke("report", tmp_path / "nothing")
-    assert status == 2 and "is not there" in printed.err
+    assert status == 2 and "there is no such run folder" in printed.err
     status, printed = invoke("watch", tmp_path)
     assert status == 2 and "is not a run folder" in printed.err
     (folder / "metrics.jsonl").write_text("")

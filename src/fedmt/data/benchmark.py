@@ -19,7 +19,7 @@ from fedmt.data.preparation import Selection, check_limits, prepare, set_aside
 from fedmt.data.sources import has_test_part, read_source
 from fedmt.data.specs import BenchmarkSpec, ImageSpec
 from fedmt.data.splits import Indices, Split, iid_split, non_iid_split, reference_counts, share_split
-from fedmt.errors import FedmtError, listed
+from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import Correspondence, LabelSpace
 
 
@@ -115,6 +115,12 @@ def _labelled(
             if not matrix.is_partition:
                 raise FedmtError(f"benchmark.test: its images have no labels in '{name}'.")
         else:
+            if name not in vocabulary.spaces:
+                there = dict.fromkeys([*data.spaces, *vocabulary.spaces])
+                raise FedmtError(
+                    f"benchmark.spaces: the data has no labels in '{name}', and it is not in [spaces]."
+                    f"{nearest(name, there)} Known: {listed(there)}."
+                )
             space = vocabulary.space(name, "benchmark.spaces")
             known = vocabulary.correspondence(goal, space, None, f"correspondences.{name}")
             if known is None:

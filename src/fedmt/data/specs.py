@@ -11,14 +11,14 @@ from fedmt.data.imageset import ImageOptions
 from fedmt.errors import FedmtError
 
 
-def _from_config_folder(path: Path, info: ValidationInfo) -> Path:
+def from_config_folder(path: Path, info: ValidationInfo) -> Path:
     """Relative paths of a config are relative to its file, wherever the command runs."""
     base = (info.context or {}).get("folder")
     path = path.expanduser()
     return (Path(base) / path).resolve() if base is not None else path
 
 
-ConfigPath = Annotated[Path, AfterValidator(_from_config_folder)]
+ConfigPath = Annotated[Path, AfterValidator(from_config_folder)]
 
 
 class Section(BaseModel):

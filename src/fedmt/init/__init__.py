@@ -31,6 +31,8 @@ def command_line(
     ask: Ask | None = None,
 ) -> Plan:
     """Looks, proposes, asks what `ask` may be asked, and writes."""
+    if out.is_dir():
+        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'federation.toml'}.")
     if out.exists() and not force:
         raise FedmtError(f"{out} is there already; --force replaces it, or give another --out.")
     if folder is None and not centers:

@@ -16,7 +16,7 @@ from fedmt.errors import FedmtError, listed, nearest
 from fedmt.model.description import Description
 from fedmt.model.inputs import Images, Top, batches, best
 from fedmt.model.predictor import Predictor, assemble
-from fedmt.runs.folder import RunFolder, load_checkpoint
+from fedmt.runs.folder import existing_run, load_checkpoint
 
 METADATA = "fedmt.model"
 """Under this name an exported file carries its description."""
@@ -156,13 +156,7 @@ def load(path: str | Path, device: str = "auto") -> Model:
 
 
 def _from_folder(path: Path) -> tuple[Description, State]:
-    folder = RunFolder(path)
-    if not path.exists():
-        raise FedmtError(f"{path}: there is no such run folder; give the --out of a `fedmt run`.")
-    if not folder.config_file.exists():
-        inside = [p.parent.name for p in sorted(path.glob("*/config.toml"))]
-        hint = f" There are runs in it: {listed(inside)}." if inside else ""
-        raise FedmtError(f"{path} is not a run folder (it has no config.toml).{hint}")
+    folder = existing_run(path)
     if not folder.model_file.exists():
         raise FedmtError(
             f"{path} has no model.json: the run was made by an older fedmt, or has not begun. `fedmt run` of "
@@ -180,7 +174,11 @@ def _from_file(path: Path) -> tuple[Description, State]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except (SafetensorError, OSError, ValueError):
-        raise FedmtError(f"{path}: neither a run folder nor a safetensors file of `fedmt export`.") from None
+        where = f"; give the folder it is in, {path.parent}" if path.name == "config.toml" else ""
+        raise FedmtError(
+            f"{path}: neither a run folder, such as runs/federation, nor a safetensors file of `fedmt export`"
+            f"{where}."
+        ) from None
     if METADATA not in metadata:
         raise FedmtError(
             f"{path}: weights without a description of their model. Give the run folder, or a file that "

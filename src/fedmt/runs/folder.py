@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedmt.engines.state import State
-from fedmt.errors import FedmtError
+from fedmt.errors import FedmtError, closest, listed
 
 try:
     import fcntl
@@ -197,6 +197,25 @@ class RunFolder:
         return sorted(self.checkpoints.glob("round-*.safetensors"))
 
 
+def existing_run(path: Path) -> RunFolder:
+    """The run in a folder that was given to be read; if there is none, the error names those nearby."""
+    folder = RunFolder(path)
+    if folder.config_file.is_file():
+        return folder
+    what = "is not a run folder (it has no config.toml)" if path.is_dir() else "is a file, not a run folder"
+    said = f"{path} {what}" if path.exists() else f"{path}: there is no such run folder"
+    if path.name == "config.toml" and path.is_file():
+        raise FedmtError(f"{said}; give the folder it is in, {path.parent}.")
+    inside = [str(p.parent) for p in sorted(path.glob("*/config.toml"))] if path.is_dir() else []
+    if inside:
+        raise FedmtError(f"{said}. There are runs in it: {listed(inside)}.")
+    beside = {str(p.parent) for base in (path.parent, Path("runs")) for p in base.glob("*/config.toml")}
+    by_name = {Path(b).name: b for b in sorted(beside)}
+    meant = closest(path.name, by_name)
+    hint = f" Did you mean '{by_name[meant]}'?" if meant is not None else ""
+    raise FedmtError(f"{said}.{hint} Give a folder that `fedmt run` wrote, such as runs/federation.")
+
+
 def load_checkpoint(path: Path) -> State:
     """Reads and verifies one checkpoint file."""
     try:
@@ -251,6 +270,13 @@ def writing(path: Path) -> Iterator[None]:
             raise FedmtError(
                 f"{path}: the disk is full. Nothing that was finished is lost: free some space, then go "
                 "on with --resume."
+            ) from None
+        if error.errno == errno.EISDIR:
+            raise FedmtError(f"{path} is a folder; name a file in it.") from None
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):
+            taken = next((p for p in (path, *path.parents) if p.is_file()), path)
+            raise FedmtError(
+                f"{path}: cannot write, since {taken} is a file; choose another place."
             ) from None
         raise FedmtError(f"{path}: cannot write ({error.strerror or error}).") from None
 

@@ -27,8 +27,9 @@ from fedmt.runs.scores import (
     wilson,
 )
 
-# Okabe and Ito's colours: told apart by colour-blind readers too. The page adds line styles to them.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Okabe and Ito's colours, told apart by colour-blind readers too; the last three darker than theirs, since a
+# line needs a contrast of 3 to white paper. The page adds line styles to them.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
 
 SCRIPTS = ("basics.js", "tables.js", "curves.js", "matrices.js", "detail.js", "main.js")
 MEANS = ("confident_share", "pseudo_label_accuracy", "correspondence_error")

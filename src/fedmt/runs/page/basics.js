@@ -38,7 +38,11 @@ function shade(value) {
   const v = Math.max(0, Math.min(1, value));
   return "rgb(" + from.map((f, i) => Math.round(f + (to[i] - f) * v)).join(",") + ")";
 }
-const inkOn = (value) => (dark() ? (value > 0.55 ? "#101114" : "#ececec") : value > 0.55 ? "#fff" : "#1b1b1b");
+// Black or white, whichever stands out more on a colour: the contrast is then never below 4.5 (WCAG's AA).
+function inkOn(colour) {
+  const [r, g, b] = colour.match(/\d+/g).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
+}
 
 function swatch(index) {
   const { colour, dash } = lineStyle(index);

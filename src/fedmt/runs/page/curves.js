@@ -50,6 +50,9 @@ function chart(host, id, title, lines, options = {}) {
   return plot;
 }
 
+// Steps of 2.5% need their half.
+const percentTick = (v) => percent(v, Number.isInteger(+(100 * v).toFixed(6)) ? 0 : 1);
+
 function curveLines(pick) {
   return page.data.runs.flatMap((run, index) => {
     const y = pick(run.curves);
@@ -68,10 +71,10 @@ function drawCurves() {
   const spaces = [...new Set(runs.flatMap((r) => Object.keys(r.curves.accuracy)))];
   const losses = [...new Set(runs.flatMap((r) => Object.keys(r.curves.losses)))];
   const shown = [
-    ...spaces.filter((s) => !s.endsWith(" (mean M)")).map((s) => ["accuracy-" + s, "Accuracy in '" + s + "'", (c) => c.accuracy[s], { format: percent, most: 1, tick: (v) => percent(v, 0) }]),
+    ...spaces.filter((s) => !s.endsWith(" (mean M)")).map((s) => ["accuracy-" + s, "Accuracy in '" + s + "'", (c) => c.accuracy[s], { format: percent, most: 1, tick: percentTick }]),
     ...losses.map((l) => ["loss-" + l, { loss: "Loss at the centers (mean)", reference_loss: "Loss at the reference center" }[l] || "Loss term '" + l + "' (mean of the centers)", (c) => c.losses[l], { zero: true }]),
-    ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: (v) => percent(v, 0) }],
-    ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: (v) => percent(v, 0) }],
+    ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: percentTick }],
+    ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: percentTick }],
     ["m-error", "Error of M-hat (Frobenius norm, mean of the centers)", (c) => c.correspondence_error, { zero: true }],
   ];
   shown.forEach(([id, title, pick, options], i) => {
@@ -85,6 +88,7 @@ function curveControls() {
   const host = byId("curve-controls");
   host.replaceChildren();
   const runs = page.data.runs;
+  sayHidden();
   if (runs.length > 1) {
     host.append(el("fieldset", {}, el("legend", {}, "Runs shown"), runs.map((run, i) => el("label", {},
       el("input", { type: "checkbox", id: "show-" + i, checked: !page.hidden.has(i), onchange: (event) => show(i, event.target.checked) }), swatch(i), run.label))));
@@ -93,9 +97,16 @@ function curveControls() {
   }
 }
 
+// On paper there are no boxes to see who was left out.
+function sayHidden() {
+  const away = page.data.runs.filter((_, i) => page.hidden.has(i)).map((r) => r.label);
+  byId("print-hidden").textContent = away.length ? "Not drawn, as chosen on the screen: " + away.join(", ") + "." : "";
+}
+
 function show(index, visible) {
   page.hidden[visible ? "delete" : "add"](index);
   for (const { plot, lines } of page.charts) lines.forEach((l, i) => { if (l.run === index) plot.setSeries(i + 1, { show: visible }); });
+  sayHidden();
   byId("summary-table").replaceChildren(summaryTable(), summaryNote());
 }
 

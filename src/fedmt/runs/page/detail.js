@@ -15,6 +15,8 @@ function drawDetail() {
   const run = current();
   const many = page.data.runs.length > 1;
   byId("detail-controls").dataset.shown = run.label;
+  const others = page.data.runs.filter((r) => r !== run).map((r) => r.label).join(", ");
+  byId("print-detail").textContent = many ? "What follows is of the run " + run.label + ", which was chosen on the screen. Of the others (" + others + ") the summary and the curves tell; choose one there and print again for its details." : "";
   const lead = () => (many ? [el("p", { class: "print-only" }, "Of the run " + run.label + ".")] : []);
   byId("m-body").replaceChildren(...lead());
   drawCorrespondences(run, byId("m-body"));
@@ -115,6 +117,6 @@ function drawAgain(run) {
     el("p", {}, facts.length ? facts.map(([k, v]) => k + " " + v).join(", ") + "." : ""),
     run.finished ? null : el("p", {}, "The run is not finished: versions and device are recorded when it is."),
     el("p", { class: "note" }, "To run it again, save the config as again.toml: fedmt run again.toml --out again"),
-    el("details", { id: "config", open: true }, el("summary", {}, "Resolved config"), el("pre", { tabindex: 0, "aria-label": "Resolved config" }, run.config)),
+    el("details", { id: "config", open: true }, el("summary", {}, "Resolved config"), el("pre", { tabindex: 0, role: "region", "aria-label": "Resolved config" }, run.config)),
   ].filter(Boolean);
 }

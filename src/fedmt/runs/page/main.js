@@ -28,8 +28,9 @@ function start(data) {
 function recolour() { page.charts.forEach((c) => c.plot.redraw(false)); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
 darkScreen.addEventListener("change", recolour);
 printer.addEventListener("change", recolour);
-addEventListener("beforeprint", () => { printing = true; recolour(); });
-addEventListener("afterprint", () => { printing = false; recolour(); });
+let unfolded = [];
+addEventListener("beforeprint", () => { printing = true; recolour(); unfolded = [...document.querySelectorAll("details:not(.alternative):not([open])")]; unfolded.forEach((d) => (d.open = true)); });
+addEventListener("afterprint", () => { printing = false; recolour(); unfolded.forEach((d) => (d.open = false)); });
 
 let resized = 0;
 addEventListener("resize", () => {

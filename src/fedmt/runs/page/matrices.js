@@ -40,11 +40,12 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
       context.textAlign = "center"; context.font = "10px system-ui, sans-serif";
       for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
         const v = value(i, j);
-        if (v >= 0.05) { context.fillStyle = inkOn(v); context.fillText(v >= 0.995 ? "1" : v.toFixed(2).slice(1), left + (j + 0.5) * size, (i + 0.5) * size); }
+        if (v >= 0.05) { context.fillStyle = inkOn(shade(v)); context.fillText(v >= 0.995 ? "1" : v.toFixed(2).slice(1), left + (j + 0.5) * size, (i + 0.5) * size); }
       }
     }
     if (chosen) { context.strokeStyle = dark() ? "#ffab5e" : "#d55e00"; context.lineWidth = 2; context.strokeRect(left + chosen[1] * size, chosen[0] * size, size, size); }
     geometry = { left, size };
+    Object.assign(canvas.dataset, geometry);
   }
 
   function cellAt(event) {
@@ -94,9 +95,9 @@ function reliabilityDiagram(id, test) {
     if (!bin) return;
     const [samples, confidence, accuracy] = bin;
     const said = percent(i / n, 0) + " to " + percent((i + 1) / n, 0) + " confident: " + whole(samples) + " images\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
-    const bar = el("rect", { x: at + i * wide + 1, y: y(accuracy), width: wide - 2, height: size * accuracy, fill: "#0072B2", opacity: 0.85 });
+    const bar = el("rect", { x: at + i * wide + 1, y: y(accuracy), width: wide - 2, height: size * accuracy, class: "bar" });
     const all = el("rect", { x: at + i * wide, y: 6, width: wide, height: size, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") });
-    drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2 + 4 * Math.sqrt(samples / test.n), fill: "#D55E00", stroke: "currentColor" }), all);
+    drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2 + 4 * Math.sqrt(samples / test.n), class: "dot" }), all);
   });
   drawing.append(el("line", { x1: at, y1: y(0), x2: at + size, y2: y(1), stroke: "currentColor", "stroke-dasharray": "4 4" }),
     el("text", { x: at + size / 2, y: size + 40, "text-anchor": "middle" }, "confidence (share right up the side)"));

@@ -1,0 +1,158 @@
+"""What a run tells to trackers that the user has beside fedmt: TensorBoard, MLflow (docs/tracking.md).
+
+The run folder's metrics.jsonl stays the truth. A tracker is given every round that the folder has when a run
+goes on, and then each new one; so it holds each round once, however often the run was killed, and one
+that is switched on late gets the rounds before. The libraries are extras, imported where a config asks for
+them and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedmt.errors import FedmtError
+from fedmt.tracking.spec import TrackingSpec
+
+DATA_TABLES = ("spaces", "correspondences", "reference", "centers", "tests")
+"""Of a config: they say which data there are, and are no hyperparameters."""
+
+MLFLOW_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+"""Of the environment, where the user set nothing else. By itself MLflow reports its use to its makers, and
+holds a run for minutes when its server is down."""
+
+
+class Tracker(Protocol):
+    """One tracker, open for one run."""
+
+    def log(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Takes rounds; those it has already are passed over."""
+
+    def close(self, status: str) -> None:
+        """status: 'FINISHED', 'FAILED' or 'KILLED' (stopped by the user)."""
+
+
+class Tracking:
+    """The trackers of a run, none by default. Their faults end in a note, not in the end of the training."""
+
+    def __init__(self, trackers: dict[str, Tracker]) -> None:
+        # For each: the rounds it has not got yet, and whether its user was told.
+        self._trackers = trackers
+        self._waiting: dict[str, list[Mapping[str, Any]]] = {name: [] for name in trackers}
+        self._told: set[str] = set()
+
+    def log(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Hands rounds to every tracker; one that fails gets them again with the next round."""
+        for name, tracker in self._trackers.items():
+            waiting = self._waiting[name]
+            waiting += records
+            try:
+                tracker.log(waiting)
+                waiting.clear()
+            except Exception as error:  # of a library, a network, a disk
+                if name not in self._told:
+                    _note(f"{name} took no round {waiting[-1]['round']} ({_short(error)}); training goes on.")
+                    self._told.add(name)
+
+    def close(self, status: str) -> None:
+        for name, tracker in self._trackers.items():
+            if self._waiting[name]:
+                self.log([])
+            if self._waiting[name]:
+                _note(f"{name} lacks {len(self._waiting[name])} rounds; --resume sends them.")
+            try:
+                tracker.close(status)
+            except Exception as error:
+                _note(f"{name} could not be closed ({_short(error)}).")
+
+
+@contextmanager
+def tracking(spec: TrackingSpec | None, folder: Path, config: Mapping[str, Any]) -> Iterator[Tracking]:
+    """Opens the trackers that a config's table [tracking] names, and tells them how the run ended.
+
+    folder: the run's. config: resolved, as nested dictionaries. A tracker that cannot be opened is an error:
+    nothing has been trained yet.
+    """
+    trackers: dict[str, Tracker] = {}
+    if spec is not None and spec.tensorboard:
+        from fedmt.tracking.tensorboard import TensorBoard
+
+        trackers["TensorBoard"] = _open("tensorboard", TensorBoard, folder, config)
+    if spec is not None and spec.mlflow is not None:
+        for name, value in MLFLOW_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        from fedmt.tracking.mlflow import Mlflow
+
+        trackers["MLflow"] = _open("mlflow", Mlflow, folder, config, spec.mlflow, spec.experiment)
+    found = Tracking(trackers)
+    try:
+        yield found
+    except Exception:
+        found.close("FAILED")
+        raise
+    except BaseException:  # the user's wish
+        found.close("KILLED")
+        raise
+    found.close("FINISHED")
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """A round's figures of the whole federation, by a name that both trackers accept."""
+    found = {f"accuracy/{plain(space)}": value for space, value in record["accuracy"].items()}
+    if record.get("reference_loss") is not None:
+        found["loss/reference"] = record["reference_loss"]
+    found |= {f"loss/centers_{plain(name)}": value for name, value in record.get("losses", {}).items()}
+    for name in ("confident_share", "pseudo_label_accuracy", "correspondence_error", "learning_rate"):
+        if record.get(name) is not None:
+            found[name] = record[name]
+    return found | {f"seconds/{plain(part)}": value for part, value in record["seconds"].items()}
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
+    """The settings by dotted key, without the tables that describe data; a list as text."""
+    found: dict[str, str | float | bool] = {}
+
+    def walk(value: Any, key: str) -> None:
+        if isinstance(value, dict):
+            for inner, one in value.items():
+                walk(one, f"{key}.{plain(inner)}" if key else plain(inner))
+        else:
+            found[key] = value if isinstance(value, str | int | float | bool) else str(value)
+
+    walk({k: v for k, v in config.items() if k not in DATA_TABLES}, "")
+    return found
+
+
+def plain(name: str) -> str:
+    """Letters, digits, `_`, `.` and `-`: what TensorBoard and MLflow both take in a name."""
+    return re.sub(r"[^\w.-]+", "_", name).strip("_")
+
+
+def _open(key: str, kind: type[Any], *arguments: Any) -> Any:
+    try:
+        return kind(*arguments)
+    except FedmtError:
+        raise
+    except Exception as error:  # of a library, a network, a disk
+        raise FedmtError(
+            f"tracking.{key}: cannot be opened ({_short(error)}). Mend it, or leave tracking.{key} out; then "
+            "go on with --resume."
+        ) from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _note(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
