@@ -38,7 +38,7 @@ ORDER = ("trouser", "dress", "t-shirt", "shirt", "pullover", "coat", "sandal", "
 
 
 def measure() -> dict[str, Any]:
-    """M-hat of every center in every round, and the last model's answer to the first test image that it is torn
+    """M-hat of every center in every round, and the last model's answer to the first test image it is torn
     about, between two garments of one department and two layers."""
     torch.set_num_threads(1)
     config = quickstart_config("FedMT (E)", seed=0)
