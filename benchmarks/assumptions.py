@@ -6,8 +6,8 @@ The quickstart's federation and settings (experiments/base/fashion_mnist.toml, d
 2; each case changes one thing. Unchanged, they are the runs of `fedmt reproduce methods`.
 
 - Wrong column: a wanted class is said to belong to another of the centers' classes than it does. Unknown
-  column: it is spread evenly over all of them. The same columns at all centers of a label space, drawn by the
-  seed; those of "1 wrong" and "2 wrong" are among those of "4 wrong".
+  column: it is spread evenly over all of them; in one case a fifth of a wrong one is. The same columns at all
+  centers of a label space, drawn by the seed; those of "1 wrong" and "2 wrong" are among those of "4 wrong".
 - Uneven classes: the non-IID split, gamma 0.9: two garments make up most of a center.
 - Unrelated labels: each center's labels in a random order. Negative images: at every center, not in the test.
 - n reference images a class: 900 / n epochs of warm-up, so always as many steps; Single's 20 rounds have
@@ -66,17 +66,16 @@ def wrong_columns(matrix: Correspondence, count: int, seed: int) -> list[tuple[i
     return pairs[:count]
 
 
-def with_wrong(count: int, unknown: bool = False) -> Change:
-    """The given M with `count` columns wrong, or evenly spread."""
+def with_wrong(count: int, spread: float = 0.0) -> Change:
+    """The given M with `count` columns wrong, of which a share is evenly spread over all classes."""
 
     def changed(center: Center, seed: int) -> Center:
         known = center.correspondence
         assert known is not None
         m = known.matrix.clone()
         for k, j in wrong_columns(known, count, seed):
-            m[:, k] = 1 / len(m) if unknown else 0
-            if not unknown:
-                m[j, k] = 1
+            m[:, k] = spread / len(m)
+            m[j, k] += 1 - spread
         return replace(center, correspondence=Correspondence(m, known.fine, known.coarse))
 
     return changed
@@ -113,7 +112,8 @@ class Case:
 def cases() -> list[Case]:
     found = [
         *(Case(f"FedMT (T), {n} columns wrong", "given", with_wrong(n)) for n in (1, 2, 4)),
-        Case("FedMT (T), 4 columns unknown", "given", with_wrong(4, unknown=True)),
+        Case("FedMT (T), 2 columns wrong, a fifth of them spread", "given", with_wrong(2, spread=0.2)),
+        Case("FedMT (T), 4 columns unknown", "given", with_wrong(4, spread=1)),
         Case("FedMT (T), uneven classes", "given", gamma=0.9),
         Case("FedMT (T), uneven classes, no alignment", "given", alignment=False, gamma=0.9),
         Case("FedMT (E), unrelated labels", "estimated", with_unrelated_labels),

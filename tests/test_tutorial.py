@@ -1,7 +1,7 @@
 """docs/tutorial.md, followed as it stands: its blocks in order, in an empty folder.
 
-Each line of a `text` block must be printed by the block before it, whatever its numbers; the accuracies must be
-near those of the page.
+Each line of a `text` block must be printed by the block before it, whatever its numbers; the accuracies must
+be near those of the page.
 """
 
 from __future__ import annotations
