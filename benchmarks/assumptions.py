@@ -1,0 +1,219 @@
+"""What does FedMT lose where what it assumes does not hold, and from when on is it not needed?
+
+    python benchmarks/assumptions.py --jobs 2 --json docs/results/data/assumptions.json
+
+The quickstart's federation and settings (experiments/base/fashion_mnist.toml, docs/quickstart.md), seeds 0 to
+2; each case changes one thing. Unchanged, they are the runs of `fedmt reproduce methods`.
+
+- Wrong column: a wanted class is said to belong to another of the centers' classes than it does. Unknown
+  column: it is spread evenly over all of them; in one case a fifth of a wrong one is. The same columns at all
+  centers of a label space, drawn by the seed; those of "1 wrong" and "2 wrong" are among those of "4 wrong".
+- Uneven classes: the non-IID split, gamma 0.9: two garments make up most of a center.
+- Unrelated labels: each center's labels in a random order. Negative images: at every center, not in the test.
+- n reference images a class: 900 / n epochs of warm-up, so always as many steps; Single's 20 rounds have
+  120 / n epochs each, at least 3.
+
+Test accuracy of the last round in the wanted space; the figures, machine and versions are in
+docs/results/assumptions.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import platform
+import statistics
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedmt
+from fedmt import Center, Correspondence, Federation
+from fedmt.augment import Augmentation
+from fedmt.backbones import Classifier, pixel_statistics
+from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.data.fashion_mnist import GARMENT, GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, read_fashion_mnist
+from fedmt.data.splits import iid_split, non_iid_split
+from fedmt.engines.device import pick_device
+from fedmt.engines.local import LocalEngine
+from fedmt.methods import FedMT, Method, Single, Training
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+MATRICES = [GARMENT_TO_DEPARTMENT] * 4 + [GARMENT_TO_LAYER] * 4
+SAMPLES = 750
+
+Change = Callable[[Center, int], Center]
+"""(a center, the seed) to the center with one thing changed."""
+
+
+def wrong_columns(matrix: Correspondence, count: int, seed: int) -> list[tuple[int, int]]:
+    """`count` pairs (wanted class, another class than its own), so that each class keeps a wanted one."""
+    rng = np.random.default_rng([seed, len(matrix.coarse)])
+    own = matrix.matrix.argmax(0).tolist()
+    pairs: list[tuple[int, int]] = []
+    for k in rng.permutation(len(own)).tolist():
+        if own.count(own[k]) > 1:
+            others = [j for j in range(len(matrix.coarse)) if j != own[k]]
+            own[k] = int(rng.choice(others))
+            pairs.append((k, own[k]))
+    return pairs[:count]
+
+
+def with_wrong(count: int, spread: float = 0.0) -> Change:
+    """The given M with `count` columns wrong, of which a share is evenly spread over all classes."""
+
+    def changed(center: Center, seed: int) -> Center:
+        known = center.correspondence
+        assert known is not None
+        m = known.matrix.clone()
+        for k, j in wrong_columns(known, count, seed):
+            m[:, k] = spread / len(m)
+            m[j, k] += 1 - spread
+        return replace(center, correspondence=Correspondence(m, known.fine, known.coarse))
+
+    return changed
+
+
+def with_unrelated_labels(center: Center, seed: int) -> Center:
+    """Its labels in a random order: as frequent as before, and saying nothing of the image."""
+    assert center.labels is not None
+    order = np.random.default_rng([seed, *center.name.encode()]).permutation(len(center))
+    return replace(center, labels=center.labels[torch.from_numpy(order)])
+
+
+def with_negatives(center: Center, seed: int) -> Center:
+    return replace(center, images=255 - center.images)
+
+
+def unchanged(center: Center, seed: int) -> Center:
+    return center
+
+
+@dataclass(frozen=True)
+class Case:
+    """method: the option `correspondence` of FedMT, or 'single'. gamma: of the non-IID split."""
+
+    name: str
+    method: str
+    change: Change = unchanged
+    alignment: bool = True
+    gamma: float | None = None
+    per_class: int = 3
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+def cases() -> list[Case]:
+    found = [
+        Case("FedMT (T), 1 column wrong", "given", with_wrong(1)),
+        *(Case(f"FedMT (T), {n} columns wrong", "given", with_wrong(n)) for n in (2, 4)),
+        Case("FedMT (T), 2 columns wrong, a fifth of them spread", "given", with_wrong(2, spread=0.2)),
+        Case("FedMT (T), 4 columns unknown", "given", with_wrong(4, spread=1)),
+        Case("FedMT (T), uneven classes", "given", gamma=0.9),
+        Case("FedMT (T), uneven classes, no alignment", "given", alignment=False, gamma=0.9),
+        Case("FedMT (E), unrelated labels", "estimated", with_unrelated_labels),
+        Case("FedMT (T), negative images at the centers", "given", with_negatives),
+    ]
+    for n in (30, 100):
+        alone, warm = {"reference_epochs": max(3, 120 // n)}, {"warmup_epochs": 900 // n}
+        found.append(Case(f"Single, {n} images a class", "single", per_class=n, training=alone))
+        found.append(Case(f"FedMT (T), {n} images a class", "given", per_class=n, training=warm))
+    return found
+
+
+def federation(case: Case, seed: int) -> Federation:
+    train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
+    truth, count = train.labels["garment"], len(MATRICES)
+    if case.gamma is None:
+        split = iid_split(truth, len(GARMENT), case.per_class, count, SAMPLES, seed)
+    else:
+        split = non_iid_split(truth, len(GARMENT), case.per_class, count, SAMPLES, case.gamma, seed)
+    reference = Center("reference", train.images[split.reference], GARMENT, truth[split.reference])
+    centers = tuple(
+        Center(f"center-{i}", train.images[part], m.coarse, m.map_labels(truth[part]), m, truth[part])
+        for i, (part, m) in enumerate(zip(split.centers, MATRICES, strict=True), 1)
+    )
+    tests = (Center("test", test.images, GARMENT, test.labels["garment"]),)
+    return Federation(GARMENT, reference, tuple(case.change(c, seed) for c in centers), tests)
+
+
+def method(case: Case) -> Method:
+    """The quickstart's, with what the case changes."""
+    base = tomllib.loads((EXPERIMENTS / "base" / "fashion_mnist.toml").read_text())
+    augmentation = Augmentation(
+        **{**base["augmentation"], "operations": tuple(base["augmentation"]["operations"])}
+    )
+    if case.method == "single":
+        columns = tomllib.loads((EXPERIMENTS / "methods.toml").read_text())["columns"]
+        (own,) = [c["set"] for c in columns if c["label"] == "Single"]
+        alone = {k.removeprefix("training."): v for k, v in own.items() if k.startswith("training.")}
+        return Single(Training(**{**base["training"], **alone, **case.training}), augmentation)
+    options = {"correspondence": case.method, "alignment": case.alignment}
+    return FedMT(Training(**{**base["training"], **case.training}), augmentation, **options)
+
+
+def measured(number: int, seed: int, device: str) -> dict[str, Any]:
+    """One run, of the case with this number: its functions cannot be sent to another process."""
+    torch.set_num_threads(1)
+    case = cases()[number]
+    data = federation(case, seed)
+    torch.manual_seed(seed)
+    model = Classifier(SmallCNN(len(GARMENT), 1), *pixel_statistics(data.reference.images))
+    engine = LocalEngine(data, method(case), model, seed, pick_device(device), precision="float32")
+    state, record = engine.start()
+    curve = [record["accuracy"]["garment"]]
+    while state.round < engine.method.training.rounds:
+        state, record = engine.round(state)
+        curve.append(record["accuracy"]["garment"])
+    keys = ("confident_share", "pseudo_label_accuracy", "correspondence_error")
+    facts = {key: record[key] for key in keys if key in record}
+    return {"case": case.name, "seed": seed, "accuracy": curve[-1], **facts, "by_round": curve}
+
+
+def job(work: tuple[int, int, str]) -> dict[str, Any]:
+    return measured(*work)
+
+
+def write(path: Path, rows: list[dict[str, Any]], device: str) -> None:
+    """After every run, so that a command that is killed leaves what it has."""
+    order = [case.name for case in cases()]
+    rows = sorted(rows, key=lambda r: (order.index(r["case"]), r["seed"]))
+    picked = pick_device(device)
+    where = torch.cuda.get_device_name(picked) if picked.type == "cuda" else "CPU, one thread a run"
+    versions = {"fedmt": fedmt.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    found = {"date": f"{datetime.date.today()}", "device": where, "versions": versions, "runs": rows}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="FedMT where its assumptions do not hold.")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    chosen = [(i, c) for i, c in enumerate(cases()) if options.only in c.name]
+    work = [(i, seed, options.device) for seed in range(options.seeds) for i, _ in chosen]
+    rows = []
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for row in pool.imap_unordered(job, work):
+            rows.append(row)
+            print(f"{row['case']}, seed {row['seed']}: {row['accuracy']:.1%}", flush=True)
+            if options.json is not None:
+                write(options.json, rows, options.device)
+    for _, case in chosen:
+        values = [100 * r["accuracy"] for r in rows if r["case"] == case.name]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        shown = ", ".join(f"{v:.1f}" for v in values)
+        print(f"{case.name:45} {statistics.mean(values):5.1f} ± {spread:.1f}   ({shown})")
+
+
+if __name__ == "__main__":
+    main()
