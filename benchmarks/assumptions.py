@@ -2,8 +2,8 @@
 
     python benchmarks/assumptions.py --jobs 2 --json docs/results/data/assumptions.json
 
-The quickstart's federation and settings (experiments/base/fashion_mnist.toml, docs/quickstart.md), seeds 0 to
-2; each case changes one thing. Unchanged, they are the runs of `fedmt reproduce methods`.
+The quickstart's federation by experiments/base/fashion_mnist.toml, seeds 0 to 2; each case changes one thing.
+Unchanged, they are the runs of `fedmt reproduce methods`.
 
 - Wrong column: a wanted class is said to belong to another of the centers' classes than it does. Unknown
   column: it is spread evenly over all of them; in one case a fifth of a wrong one is. The same columns at all
@@ -154,7 +154,8 @@ def method(case: Case) -> Method:
         (own,) = [c["set"] for c in columns if c["label"] == "Single"]
         alone = {k.removeprefix("training."): v for k, v in own.items() if k.startswith("training.")}
         return Single(Training(**{**base["training"], **alone, **case.training}), augmentation)
-    options = {"correspondence": case.method, "alignment": case.alignment}
+    options = {**base["method"], "correspondence": case.method, "alignment": case.alignment}
+    del options["name"]
     return FedMT(Training(**{**base["training"], **case.training}), augmentation, **options)
 
 

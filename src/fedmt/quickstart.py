@@ -25,7 +25,7 @@ SPACES = ("garment", "department", "layer")
 # Found on training images that no center uses, never on the test images; docs/quickstart.md says how.
 PER_CLASS = 3
 FEDERATED = {
-    "rounds": 8,
+    "rounds": 14,
     "local_epochs": 1,
     "batch_size": 50,
     "reference_epochs": 5,

@@ -48,7 +48,7 @@ WAYS = {
     "T": (FedMT(QUICK, ALL_VIEWS, xi=0.1), FedAvgM()),
     "E": (FedMT(QUICK, ALL_VIEWS, xi=0.1, correspondence="estimated"), FedAvgM()),
     "learnable": (
-        FedMT(QUICK, ALL_VIEWS, xi=0.1, correspondence="estimated", estimator="learnable"),
+        FedMT(QUICK, ALL_VIEWS, xi=0.1, correspondence="estimated", estimator="learnable", projection="all"),
         FedAvgM(),
     ),
     "confident": (FedMT(QUICK, ALL_VIEWS, xi=0.13, projection="confident"), FedAvgM()),

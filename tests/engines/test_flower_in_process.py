@@ -185,11 +185,19 @@ def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> 
     assert [k for k in one if not (one[k].dtype == two[k].dtype and torch.equal(one[k], two[k]))] == []
 
 
+LEARNABLE = """
+name = "fedmt"
+xi = 0.3
+correspondence = "estimated"
+estimator = "learnable"
+projection = "all"
+"""
+
 COMBINATIONS = {
     "FedMT (T)": {"method": 'name = "fedmt"\nxi = 0.3'},
     "FedMT (E)": {"method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"'},
     "learnable M, half of the centers": {
-        "method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"\nestimator = "learnable"',
+        "method": LEARNABLE,
         "training": "participation = 0.5\ndropouts = 0.2",
     },
     "averaged M-hat": {
@@ -527,9 +535,7 @@ def test_a_lost_state_folder(make, tmp_path) -> None:
 
 def test_a_node_that_comes_back(make, tmp_path) -> None:
     """As another node of Flower's, under its name: it is checked, and goes on with what it kept."""
-    path, files = make(
-        method='name = "fedmt"\nxi = 0.1\ncorrespondence = "estimated"\nestimator = "learnable"'
-    )
+    path, files = make(method=LEARNABLE)
     grid = InProcessGrid(files)
 
     def handle(message: Message, context: Context) -> Message:

@@ -208,7 +208,9 @@ def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
     """FedMT (E), with the exchange of statistics. SIGKILL to the SuperLink and the ServerApp after round 1;
     they are started again, go on from there, and nobody can tell from the weights."""
     folder = deployment.folder
-    method = 'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"'
+    method = (
+        'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"\nprojection = "all"'
+    )
     federation = write_config(folder / "killed.toml", method, batch_norm="static")
     run(load_config(federation), folder / "killed-local")
     first = deployment.start_run(folder / "app", federation, folder / "killed", "run-killed")
@@ -229,7 +231,9 @@ def test_faults(deployment) -> None:
     folder = deployment.folder
     app = write_app(folder / "faulty-app", "faulty-app", center="faulty:app")
     (app / "faulty.py").write_text(FAULTY_APP)
-    method = 'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"'
+    method = (
+        'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"\nprojection = "all"'
+    )
     federation = write_config(folder / "faults.toml", method, spaces=THREE, timeout=30)
     for number in (1, 2, 3):
         write_center(folder, number, federation)

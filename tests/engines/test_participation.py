@@ -114,7 +114,7 @@ def test_absent_centers_keep_what_they_had(make_federation, play):
     training = replace(TINY, participation=0.34)
     for method in (
         FedRep(training, VIEWS),
-        FedMT(training, VIEWS, xi=0.05, correspondence="estimated", estimator="learnable"),
+        FedMT(training, VIEWS, xi=0.05, correspondence="estimated", estimator="learnable", projection="all"),
     ):
         states, records = play(federation, method, Scaffold(), rounds=5)
         both = 0

@@ -91,7 +91,13 @@ def test_the_gradient_of_a_learnable_matrix(seed, classes):
 def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average):
     federation = make_federation(departments=3, layers=2, samples=30, half=True)
     method = Watched(
-        QUICK, VIEWS, xi=0.05, correspondence="estimated", estimator="learnable", average=average
+        QUICK,
+        VIEWS,
+        xi=0.05,
+        correspondence="estimated",
+        estimator="learnable",
+        projection="all",
+        average=average,
     )
     states, records = play(federation, method, rounds=3)
     for number, (before, after) in enumerate(pairwise(states), 1):
@@ -117,7 +123,9 @@ def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average
 
 def test_a_learnable_matrix_begins_near_uniform_and_by_its_own_numbers(make_federation, play):
     federation = make_federation(departments=3, layers=2, samples=30, half=True)
-    method = Watched(QUICK, VIEWS, xi=0.05, correspondence="estimated", estimator="learnable")
+    method = Watched(
+        QUICK, VIEWS, xi=0.05, correspondence="estimated", estimator="learnable", projection="all"
+    )
     play(federation, method, rounds=1)
     starts = [method.plans[1, n].keep["correspondence"] for n in ("center-1", "center-2")]
     assert not torch.equal(*starts)
@@ -126,7 +134,7 @@ def test_a_learnable_matrix_begins_near_uniform_and_by_its_own_numbers(make_fede
 
 def test_a_given_matrix_is_not_trained(make_federation, play):
     federation = make_federation(samples=30, half=True)
-    method = Watched(QUICK, VIEWS, xi=0.05, estimator="learnable")
+    method = Watched(QUICK, VIEWS, xi=0.05, estimator="learnable", projection="all")
     (*_, state), _ = play(federation, method, rounds=1)
     assert all(not plan.work.trainable and not plan.keep for plan in method.plans.values())
     assert not any("correspondence" in kept for kept in state.kept.values())
@@ -187,8 +195,17 @@ def test_the_estimate_converges_towards_the_truth(make_federation, play, seed):
     """
     federation = make_federation(per_class=5, samples=150, seed=seed, half=True)
     training = Training(rounds=4, local_epochs=2, batch_size=25, reference_epochs=5,
-                        reference_batch_size=15, warmup_epochs=3, learning_rate=0.05)  # fmt: skip
-    method = FedMT(training, VIEWS, xi=0.5, correspondence="estimated", estimator="counting")
+                        reference_batch_size=15, warmup_epochs=3, learning_rate=0.05,
+                        supervised_views="weak+strong")  # fmt: skip
+    method = FedMT(
+        training,
+        VIEWS,
+        xi=0.5,
+        correspondence="estimated",
+        estimator="counting",
+        soft=False,
+        projection="all",
+    )
     states, records = play(federation, method, seed=seed)
     errors = [r["correspondence_error"] for r in records[1:]]
     assert errors[-1] < 0.65 * errors[0], errors
@@ -205,7 +222,9 @@ def test_a_learnable_matrix_moves_towards_the_truth(make_federation, play):
     federation = make_federation(per_class=5, samples=150, half=True)
     training = Training(rounds=4, local_epochs=2, batch_size=25, reference_epochs=5,
                         reference_batch_size=15, warmup_epochs=3, learning_rate=0.05)  # fmt: skip
-    method = FedMT(training, VIEWS, xi=0.8, correspondence="estimated", estimator="learnable")
+    method = FedMT(
+        training, VIEWS, xi=0.8, correspondence="estimated", estimator="learnable", projection="all"
+    )
     _, records = play(federation, method)
     errors = [r["correspondence_error"] for r in records[1:]]
     assert errors[-1] < errors[0] - 0.08 and errors[-1] < errors[-2] < errors[-3], errors

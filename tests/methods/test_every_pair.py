@@ -75,7 +75,15 @@ def test_it_runs_and_resumes_or_is_refused(make_federation, make_engine, tmp_pat
 @pytest.mark.parametrize("average", [False, True])
 def test_estimates_survive_a_checkpoint(make_federation, make_engine, tmp_path, estimator, average):
     federation = make_federation(per_class=2, samples=20, half=True)
-    method = FedMT(TINY, VIEWS, xi=0.05, correspondence="estimated", estimator=estimator, average=average)
+    method = FedMT(
+        TINY,
+        VIEWS,
+        xi=0.05,
+        correspondence="estimated",
+        estimator=estimator,
+        average=average,
+        projection="all",
+    )
     engine = make_engine(federation, method)
     middle, _ = engine.round(engine.start()[0])
     assert set(middle.kept["center-1"]) == ({"correspondence", "mean"} if average else {"correspondence"})

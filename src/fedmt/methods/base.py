@@ -101,10 +101,11 @@ class Training:
     """How centers train, common to all methods.
 
     local_epochs, batch_size: at each center, a round. reference_epochs, reference_batch_size: at the
-    reference center (batch 0: 250 where it has over 1000 samples, else 10). warmup_epochs: at the reference
-    center before the first round, so that the first pseudo-labels mean something. supervised_views: what
-    training on plain labels sees (the reference center's; every center's in FedTrans and FedRep): a 'weak'
-    view of each sample, 'weak+strong', or 'strong+mixed', by L_fix + L_mix as at FedMT's centers.
+    reference center (batch 0: a tenth of its samples, from 10 to 250: ten steps an epoch). warmup_epochs: at
+    the reference center before the first round, so that the first pseudo-labels mean something.
+    supervised_views: what training on plain labels sees (the reference center's; every center's in FedTrans
+    and FedRep): a 'weak' view of each sample, 'weak+strong', or 'strong+mixed', by L_fix + L_mix as at
+    FedMT's centers.
     participation: share of the centers that is chosen each round. dropouts: how probable it is that a
     chosen one drops out. weights: every center counts the same in the mean, or by its samples.
     batch_norm: 'static' pools all centers' statistics, 'static-reference' takes the reference
@@ -112,12 +113,12 @@ class Training:
     """
 
     rounds: int = 200
-    local_epochs: int = 5
+    local_epochs: int = 1
     batch_size: int = 50
-    reference_epochs: int = 5
+    reference_epochs: int = 4
     reference_batch_size: int = 0
     warmup_epochs: int = 20
-    supervised_views: Literal["weak", "weak+strong", "strong+mixed"] = "weak+strong"
+    supervised_views: Literal["weak", "weak+strong", "strong+mixed"] = "strong+mixed"
     learning_rate: float = 0.1
     schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
@@ -187,7 +188,7 @@ class Method(ABC):
         )
 
     def reference_batch(self, reference: Center) -> int:
-        return self.training.reference_batch_size or (250 if len(reference) > 1000 else 10)
+        return self.training.reference_batch_size or min(max(len(reference) // 10, 10), 250)
 
     # -- the centers ------------------------------------------------------------------------------
 
@@ -332,8 +333,8 @@ PAPER_TRAINING: dict[str, Any] = {
     "weights": "equal",
     "batch_norm": "static",
 }
-"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping, not printed, are SemiFL's; the
-warm-up is the first round's reference update."""
+"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping, not printed, are SemiFL's (but
+for its reference batch of 10 up to 1000 samples); the warm-up is the first round's reference update."""
 
 PAPER_AGGREGATION: dict[str, Any] = {"name": "fedavgm", "rate": 1.0, "momentum": 0.5}
 """SemiFL's server momentum, which its code has and the paper builds on."""

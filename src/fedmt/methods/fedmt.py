@@ -75,7 +75,7 @@ class FedMT(Method):
         so it, and the weak view that it needs, can be spared.
     projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
     xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
-        R^p. a: the mixing share is Beta(a, a).
+        R^p, where there is one. a: the mixing share is Beta(a, a).
     """
 
     name: ClassVar[str] = "fedmt"
@@ -86,8 +86,8 @@ class FedMT(Method):
     smoothing: float = 0.01
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
     alignment: bool = False
-    soft: bool = False
-    projection: Literal["all", "confident", "none"] = "all"
+    soft: bool = True
+    projection: Literal["all", "confident", "none"] = "none"
     projection_loss: Literal["proper", "double-softmax"] = "proper"
     xi: float = 0.95
     lambda_1: float = 1.0
@@ -166,7 +166,7 @@ class FedMT(Method):
         target, counts = tables["target"], tables["counts"][index]
         l_fix = fix_loss(strong_logits, target[index], counts)
         l_mix = mix_loss(mixed_logits, target[index], target[partner_index], step["share"], counts)
-        loss = self.lambda_2 * (l_fix + self.lambda_1 * l_mix)
+        loss = l_fix + self.lambda_1 * l_mix
         if not plain_logits:
             return {"loss": loss, "fix": l_fix, "mix": l_mix}
         projection_loss = (
@@ -175,7 +175,7 @@ class FedMT(Method):
         # A learnable M is valid whatever its free parameters are: softmax makes each column sum to 1.
         matrix = tables["free"].softmax(0) if "free" in tables else tables["matrix"]
         r_p = projection_loss(plain_logits[0], matrix, tables["label"][index])
-        return {"loss": r_p + loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
+        return {"loss": r_p + self.lambda_2 * loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
 
     def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
         """A learnable M is remembered as the matrix that its free parameters have become."""
