@@ -2,7 +2,7 @@
 
 Bare: forward and backward of the same network on ready-made batches of the same size and number of
 views; no data, no views made, no clipping, no optimizer. Engine: everything a center does in its local
-steps (gather, weak and strong views, mixing, three losses, backward, clipping, SGD). Both in one process,
+steps (gather, views, mixing, losses, backward, clipping, SGD). Both in one process,
 in alternating stretches, since the machine may be shared; the figure is the median ratio.
 
     python benchmarks/cpu_throughput.py
@@ -36,7 +36,8 @@ def main() -> None:
     predictions = engine.predict(center.images)
     plan = engine.method.center_round(center, predictions, {}, 1, random_numbers(0, 1, center.name))
     assert plan.work is not None
-    views = 3 * config.training.batch_size
+    first = {key: value[:1] for key, value in plan.work.steps.items()}
+    views = plan.work.views(center.images[first["index"]], first).shape[1]
     images = views * len(plan.work)
 
     def engine_stretch() -> float:

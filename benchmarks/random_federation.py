@@ -44,11 +44,16 @@ def random_federation(centers: int = 10, samples: int = 4000, tests: int = 10_00
 
 
 def engine(federation: Federation, batch: int, graphs: bool, epochs: int = 5, seed: int = 0) -> LocalEngine:
-    """FedMT at the paper's setting. xi = 0: every sample is confident, as none of random pixels would be."""
-    training = Training(local_epochs=epochs, batch_size=batch, warmup_epochs=1, learning_rate=0.03, clip=1.0)
+    """FedMT at the paper's setting, three views. xi = 0: every sample is confident, as none of random pixels
+    would be."""
+    training = Training(
+        local_epochs=epochs, batch_size=batch, reference_epochs=5, supervised_views="weak+strong",
+        warmup_epochs=1, learning_rate=0.03, clip=1.0,
+    )  # fmt: skip
     torch.manual_seed(seed)
     model = Classifier(resnet18(FINE, 3, max_pool=False), [0.5] * 3, [0.25] * 3)
-    return LocalEngine(federation, FedMT(training, xi=0.0), model, seed, torch.device("cuda"), graphs=graphs)
+    method = FedMT(training, xi=0.0, soft=False, projection="all")
+    return LocalEngine(federation, method, model, seed, torch.device("cuda"), graphs=graphs)
 
 
 def images_a_round(federation: Federation, batch: int, epochs: int = 5) -> int:
