@@ -17,6 +17,7 @@ VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
 PLAIN = Training(
     rounds=9, local_epochs=1, batch_size=10, reference_epochs=1, reference_batch_size=20, warmup_epochs=0,
     learning_rate=0.05, momentum=0.0, nesterov=False, weight_decay=0.0, clip=0.0, schedule="constant",
+    supervised_views="weak+strong",
 )  # fmt: skip
 
 
