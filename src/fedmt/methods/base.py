@@ -23,8 +23,7 @@ from fedmt.aggregation import Strategy
 from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
 from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError, at_least, positive, share
-from fedmt.losses import fix_loss, mix_loss
-from fedmt.methods.fix_mix import MIXING, fix_mix_steps, fix_mix_views
+from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 
 Tensors = Mapping[str, Tensor]
 
@@ -296,10 +295,9 @@ class Method(ABC):
     def mixed_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`L_fix + L_mix` against a center's own labels, from the logits [2B, K] of its views."""
         strong_logits, mixed_logits = logits.chunk(2)
-        own, partner = tables["label"][step["index"]]
-        everyone = torch.ones_like(own)
-        l_fix = fix_loss(strong_logits, own, everyone)
-        return {"loss": l_fix + mix_loss(mixed_logits, own, partner, step["share"], everyone)}
+        everyone = torch.ones_like(step["index"][0])
+        l_fix, l_mix = fix_mix_losses(strong_logits, mixed_logits, step, tables["label"], everyone)
+        return {"loss": l_fix + l_mix}
 
 
 def sample_stream(samples: np.ndarray, epochs: int, batch: int, rng: np.random.Generator) -> np.ndarray:

@@ -34,8 +34,6 @@ from fedmt.estimation import (
 from fedmt.labels import posterior
 from fedmt.losses import (
     double_softmax_cross_entropy,
-    fix_loss,
-    mix_loss,
     projected_cross_entropy,
 )
 from fedmt.methods.base import (
@@ -48,7 +46,7 @@ from fedmt.methods.base import (
     Tensors,
     sample_stream,
 )
-from fedmt.methods.fix_mix import MIXING, fix_mix_steps, fix_mix_views
+from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 
 
 @dataclass(frozen=True)
@@ -161,11 +159,11 @@ class FedMT(Method):
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`R^p + lambda_2 (L_fix + lambda_1 L_mix)` of one step, from the logits [3B, K] of its views."""
-        index, partner_index = step["index"]
+        index = step["index"][0]
         *plain_logits, strong_logits, mixed_logits = logits.split(len(index))
-        target, counts = tables["target"], tables["counts"][index]
-        l_fix = fix_loss(strong_logits, target[index], counts)
-        l_mix = mix_loss(mixed_logits, target[index], target[partner_index], step["share"], counts)
+        l_fix, l_mix = fix_mix_losses(
+            strong_logits, mixed_logits, step, tables["target"], tables["counts"][index]
+        )
         loss = l_fix + self.lambda_1 * l_mix
         if not plain_logits:
             return {"loss": loss, "fix": l_fix, "mix": l_mix}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
+from fedmt.losses import fix_loss, mix_loss
 
 Tensors = Mapping[str, Tensor]
 
@@ -45,3 +46,18 @@ def fix_mix_views(
     distorted = strong(plain.flatten(0, 1), steps["strong"].flatten(0, 1), augmentation)
     share = steps["share"].view(-1, 1, 1, 1, 1)
     return plain, distorted.view_as(plain), share * plain + (1 - share) * partners
+
+
+def fix_mix_losses(
+    strong_logits: Tensor, mixed_logits: Tensor, step: Tensors, target: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """L_fix and L_mix of one step, from the logits [B, K] of its strong and its mixed views.
+
+    target: of all the center's samples, int64 [N] or soft [N, K]. counts: of the batch's, [B] in {0, 1}.
+    """
+    index, partner = step["index"]
+    own = target[index]
+    return (
+        fix_loss(strong_logits, own, counts),
+        mix_loss(mixed_logits, own, target[partner], step["share"], counts),
+    )

@@ -18,7 +18,6 @@ from torch import Tensor
 from fedmt.data.center import Center
 from fedmt.errors import FedmtError, at_least, positive
 from fedmt.estimation import confident_pseudo_labels
-from fedmt.losses import fix_loss, mix_loss
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,
@@ -28,7 +27,7 @@ from fedmt.methods.base import (
     Tensors,
     sample_stream,
 )
-from fedmt.methods.fix_mix import MIXING, fix_mix_steps
+from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,9 @@ class SemiFL(Method):
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`L_fix + lambda_1 L_mix` of one step, from the logits [2B, K] of its views."""
-        index, partner_index = step["index"]
         strong_logits, mixed_logits = logits.chunk(2)
-        pseudo, partner = tables["pseudo"][index], tables["pseudo"][partner_index]
-        everyone = torch.ones_like(pseudo)  # the batch is of S_fix alone
-        l_fix = fix_loss(strong_logits, pseudo, everyone)
-        l_mix = mix_loss(mixed_logits, pseudo, partner, step["share"], everyone)
+        everyone = torch.ones_like(step["index"][0])  # the batch is of S_fix alone
+        l_fix, l_mix = fix_mix_losses(strong_logits, mixed_logits, step, tables["pseudo"], everyone)
         return {"loss": l_fix + self.lambda_1 * l_mix, "fix": l_fix, "mix": l_mix}
 
 
