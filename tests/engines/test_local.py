@@ -203,6 +203,21 @@ def test_static_statistics_are_those_of_the_plain_images(make_federation, make_m
     )
 
 
+def test_statistics_of_many_images_are_of_some_that_are_spread_over_all(make_model):
+    """2,500 images sorted from dark to bright: the first thousand alone would say another mean."""
+    images = torch.arange(2500).mul(255).div(2499).to(torch.uint8)[:, None, None, None].expand(-1, 1, 28, 28)
+    space = LabelSpace("f", ["a", "b"])
+    reference = Center("r", images.clone(), space, torch.arange(2500) % 2)
+    training = replace(QUICK, warmup_epochs=0)
+    running = engine(Federation(space, reference, ()), make_model, Single(training, VIEWS))
+    seen = []
+    running.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].mean((1, 2, 3))))
+    running.start()
+    brightness = torch.cat(seen)
+    assert 500 < len(brightness) <= 1000
+    assert brightness.mean().item() == pytest.approx(0.5, abs=0.005)
+
+
 def test_single_leaves_the_centers_alone(make_federation, make_model):
     whole = make_federation()
     other = replace(whole, centers=tuple(replace(c, images=255 - c.images) for c in whole.centers))

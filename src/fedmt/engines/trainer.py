@@ -21,6 +21,10 @@ from fedmt.methods.base import LocalWork, Tensors, Training
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
+STATISTICS_IMAGES = 1000
+"""Batch-norm statistics are taken from at most so many images of a center, evenly spread over it: with every
+round, a pass over all of them would cost as much as pseudo-labels do."""
+
 
 @dataclass(frozen=True, eq=False)
 class Terms:
@@ -166,8 +170,9 @@ class Trainer:
     # -- batch-norm statistics --------------------------------------------------------------------
 
     def statistics(self, images: Tensor) -> static_bn.Statistics:
-        """Of the loaded model's layers over un-augmented images."""
-        return static_bn.measure(self.model, self._plain_batches(images), self._forward)
+        """Of the loaded model's layers over un-augmented images, `STATISTICS_IMAGES` of them at most."""
+        spread = images[:: max(1, math.ceil(len(images) / STATISTICS_IMAGES))]  # data may lie sorted by class
+        return static_bn.measure(self.model, self._plain_batches(spread), self._forward)
 
     def set_statistics(self, statistics: static_bn.Statistics) -> None:
         self.model.load_state_dict(statistics, strict=False)
