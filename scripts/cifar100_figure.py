@@ -1,0 +1,85 @@
+"""Draws cifar100.png of docs/results/cifar100.md from the runs in docs/results/data/cifar100.
+
+python scripts/cifar100_figure.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fedmt.runs.report import COLOURS
+
+DOCS = Path(__file__).parent.parent / "docs"
+BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
+
+RUNS = {
+    "oracle-n25-seed0-stopped": ("all fine labels, n = 25 (stopped)", GREEN, "-"),
+    "t-n25-seed0": ("FedMT (T), n = 25", BLUE, "-"),
+    "e-n25-seed0": ("FedMT (E), n = 25", ORANGE, "-"),
+    "t-n5-seed0": ("FedMT (T), n = 5", BLUE, "--"),
+    "e-n5-seed0": ("FedMT (E), n = 5", ORANGE, "--"),
+    "paper-n25-seed0-stopped": ("printed options (T), n = 25 (stopped)", PINK, ":"),
+}
+PAPER = {"paper, T, n = 25": 66.70, "paper, T, n = 5": 57.12}
+
+PANELS = (
+    ("test accuracy, fine classes, %", lambda r: 100 * r["accuracy"]["fine"]),
+    ("share of confident pseudo-labels, %", lambda r: 100 * r["confident_share"]),
+    ("of these right, %", lambda r: 100 * r["pseudo_label_accuracy"]),
+    ("error of the estimated M (Frobenius)", lambda r: r["correspondence_error"]),
+)
+
+
+def curve(name: str, value: Any) -> tuple[list[int], list[float]]:
+    """Rounds and values of a run, where it has them."""
+    rounds, values = [], []
+    for line in (DOCS / "results" / "data" / "cifar100" / f"{name}.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        try:
+            values.append(value(record))
+        except KeyError:
+            continue
+        rounds.append(record["round"])
+    return rounds, values
+
+
+def main() -> None:
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
+    axes = figure.subplots(2, 2).flatten()
+    for axis, (title, value) in zip(axes, PANELS, strict=True):
+        for name, (label, colour, style) in RUNS.items():
+            if name.startswith("oracle") and axis is not axes[0]:
+                continue  # its labels are true, and all of them certain
+            rounds, values = curve(name, value)
+            if rounds:
+                axis.plot(rounds, values, style, color=colour, label=label, linewidth=1.6)
+        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_xlabel("round", fontsize=9)
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_ylim(bottom=0)
+    for label, accuracy in PAPER.items():
+        axes[0].axhline(accuracy, color=BLACK, linewidth=0.8, alpha=0.6)
+        axes[0].annotate(
+            label,
+            (199, accuracy),
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            xytext=(0, 1),
+            textcoords="offset points",
+        )
+    axes[0].set_xlim(0, 200)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+    )
+    figure.savefig(DOCS / "figures" / "cifar100.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()
