@@ -70,11 +70,8 @@ BELOW = {
     "report": {"errors", "config", "engines", "run", "runs"},
     "watch": {"errors", "report", "runs"},
     "quickstart": {"augment", "config", "progress", "report", "run", "runs"},
-    "experiment": {"errors", "config_errors", "config", "data"},
-    "results": {"experiment", "runs"},
-    "reproduce": {"errors", "config", "data", "engines", "experiment", "progress", "results", "run"},
+    "sweeps": {"errors", "config_errors", "config", "data", "engines", "progress", "run", "runs"},
     "cli": {
-        "reproduce",
         "errors",
         "config",
         "data",
@@ -88,6 +85,7 @@ BELOW = {
         "report",
         "run",
         "runs",
+        "sweeps",
         "watch",
     },
 }

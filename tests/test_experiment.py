@@ -7,7 +7,8 @@ import pytest
 
 from fedmt.config import dump_config, load_config, parse_config
 from fedmt.errors import FedmtError
-from fedmt.experiment import (
+from fedmt.quickstart import quickstart_config
+from fedmt.sweeps.experiment import (
     Sweep,
     cost,
     expand,
@@ -17,7 +18,6 @@ from fedmt.experiment import (
     read_experiment,
     scale_settings,
 )
-from fedmt.quickstart import quickstart_config
 
 BASE = """\
 [method]

@@ -16,7 +16,7 @@ import pytest
 
 import fedmt
 from fedmt import cli
-from fedmt.experiment import Sweep, expand, known_experiments, read_experiment
+from fedmt.sweeps.experiment import Sweep, expand, known_experiments, read_experiment
 
 BASE = """\
 [training]

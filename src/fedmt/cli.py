@@ -245,7 +245,7 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")] = None,
 ) -> None:
     """A table or figure of the paper, or a sweep of your own: many runs and the table they make."""
-    from fedmt.reproduce import command_line  # here: the other commands need not wait for it
+    from fedmt.sweeps.reproduce import command_line  # here: the other commands need not wait for it
 
     if not command_line(name, list_, only, seeds, scale, out, data, weights, set_, jobs, make_console()):
         raise typer.Exit(1)

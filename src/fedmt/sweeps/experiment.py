@@ -138,14 +138,14 @@ class Sweep:
 
 def experiments_folder() -> Path:
     """The shipped experiments: inside an installed package, or beside `src` in a source tree."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     packaged = here / "experiments"
     return packaged if packaged.is_dir() else here.parents[1] / "experiments"
 
 
 def default_data(folder: Path) -> Path:
     """`data` beside the experiments; in the current folder where they are part of an installed package."""
-    packaged = folder == Path(__file__).resolve().parent / "experiments"
+    packaged = folder == Path(__file__).resolve().parents[1] / "experiments"
     return (Path.cwd() if packaged else folder.parent) / "data"
 
 

@@ -32,7 +32,9 @@ from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.errors import FedmtError, listed, nearest
-from fedmt.experiment import (
+from fedmt.progress import Live
+from fedmt.run import Stopped, run
+from fedmt.sweeps.experiment import (
     SCALES,
     Experiment,
     Run,
@@ -43,9 +45,7 @@ from fedmt.experiment import (
     known_experiments,
     read_experiment,
 )
-from fedmt.progress import Live
-from fedmt.results import Finished, Heading, Results, number, read_finished
-from fedmt.run import Stopped, run
+from fedmt.sweeps.results import Finished, Heading, Results, number, read_finished
 
 GIB_PER_RUN = 6
 CORES_PER_RUN = 2

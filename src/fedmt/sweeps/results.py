@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import fedmt
-from fedmt.experiment import Cell, Experiment, Run, Scale
 from fedmt.runs.folder import RunFolder, write_atomically, writing
+from fedmt.sweeps.experiment import Cell, Experiment, Run, Scale
 
 SHARES = ("accuracy", "confident_share", "pseudo_label_accuracy")
 """Metrics that are shares; they are shown in per cent."""

@@ -1,0 +1,1 @@
+"""Many runs from one experiment file, and the table they make (docs/reproduce.md)."""
