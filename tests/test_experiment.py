@@ -8,16 +8,9 @@ import pytest
 from fedmt.config import dump_config, load_config, parse_config
 from fedmt.errors import FedmtError
 from fedmt.quickstart import quickstart_config
-from fedmt.sweeps.experiment import (
-    Sweep,
-    cost,
-    expand,
-    experiments_folder,
-    find_experiment,
-    known_experiments,
-    read_experiment,
-    scale_settings,
-)
+from fedmt.sweeps.expansion import Sweep, expand
+from fedmt.sweeps.experiment import experiments_folder, find_experiment, known_experiments, read_experiment
+from fedmt.sweeps.scales import cost, scale_settings
 
 BASE = """\
 [method]

@@ -16,7 +16,8 @@ import pytest
 
 import fedmt
 from fedmt import cli
-from fedmt.sweeps.experiment import Sweep, expand, known_experiments, read_experiment
+from fedmt.sweeps.expansion import Sweep, expand
+from fedmt.sweeps.experiment import known_experiments, read_experiment
 
 BASE = """\
 [training]

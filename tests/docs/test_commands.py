@@ -40,7 +40,8 @@ from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config
 from fedmt.config_errors import Origin
 from fedmt.data.specs import BenchmarkSpec, CalibrationSpec, ImageSpec
 from fedmt.methods import METHODS, Training
-from fedmt.sweeps.experiment import Sweep, expand, find_experiment, read_experiment
+from fedmt.sweeps.expansion import Sweep, expand
+from fedmt.sweeps.experiment import find_experiment, read_experiment
 
 ROOT = Path(__file__).parents[2]
 APP = typer.main.get_command(cli.app)

@@ -18,7 +18,9 @@ import torch
 
 import fedmt
 from fedmt.runs.folder import RunFolder, write_atomically, writing
-from fedmt.sweeps.experiment import Cell, Experiment, Run, Scale
+from fedmt.sweeps.expansion import Cell, Run
+from fedmt.sweeps.experiment import Experiment
+from fedmt.sweeps.scales import Scale
 
 SHARES = ("accuracy", "confident_share", "pseudo_label_accuracy")
 """Metrics that are shares; they are shown in per cent."""

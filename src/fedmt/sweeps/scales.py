@@ -1,0 +1,75 @@
+"""How large a run is: as the paper's, in minutes or in seconds; and what it costs (docs/reproduce.md)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fedmt.config import Config
+
+Scale = Literal["full", "small", "tiny"]
+SCALES: tuple[Scale, ...] = ("full", "small", "tiny")
+
+KNOWN_SETS = {"cifar100": (50_000, 100), "fashion_mnist": (7_000, 10)}
+"""Training images and wanted classes, to tell a run's cost without the data."""
+
+
+def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
+    """What a scale changes of a checked config; None takes a setting away. The whole rule is here.
+
+    small: one to four minutes a run on one core. tiny: seconds, to see that everything works. A benchmark on
+    the bundled images is small as it is written.
+    """
+    benchmark, training = config.benchmark, config.training
+    bundled = benchmark is not None and benchmark.data.source == "fashion_mnist"
+    if scale == "full" or (scale == "small" and bundled):
+        return {}
+    small = scale == "small"
+    least = min(training.rounds, 5)
+    found: dict[str, Any] = {
+        "model.backbone": "small_cnn",
+        "model.weights": None,
+        "training.rounds": max(training.rounds // 16, least) if small else min(training.rounds, 2),
+        "training.local_epochs": min(training.local_epochs, 1),
+        "training.reference_epochs": min(training.reference_epochs, 5),
+        "training.warmup_epochs": min(training.warmup_epochs, 20 if small else 2),
+    }
+    tuning = getattr(config.build_method(), "fine_tune_epochs", None)
+    if tuning is not None:
+        found["method.fine_tune_epochs"] = max(tuning // 5, 1) if small else min(tuning, 2)
+    size = config.images.size
+    if size is not None:
+        found["images.size"] = min(size, 32) if isinstance(size, int) else [min(s, 32) for s in size]
+    if benchmark is not None:
+        if benchmark.samples is not None:
+            found["benchmark.samples"] = max(benchmark.samples // (5 if small else 40), 1)
+        elif not small and not bundled:  # as many as there are: a number that is small for any set
+            found["benchmark.samples"] = 40
+            if benchmark.augment_to:  # it says otherwise how many there are
+                found["benchmark.augment_to"] = None
+        if benchmark.data.source == "cifar100":
+            found["benchmark.subset"] = 4 if small else 2
+        if not bundled:
+            found["benchmark.test_samples"] = 2000 if small else 200
+    return found
+
+
+def cost(config: Config) -> int | None:
+    """Images that a run trains on, each pass counted: centers x samples x epochs x rounds, and the
+    reference center's. None where only the data could tell."""
+    benchmark, training = config.benchmark, config.training
+    if benchmark is None:
+        return None
+    images, classes = KNOWN_SETS.get(benchmark.data.source, (0, len(config.spaces.get(benchmark.wanted, ()))))
+    share = benchmark.reference_share
+    if not classes or (share is not None and not images):
+        return None
+    reference = round(share * images) if share is not None else classes * (benchmark.per_class or 0)
+    method = config.build_method()
+    passes = training.warmup_epochs + training.rounds * training.reference_epochs
+    total = reference * (passes + getattr(method, "fine_tune_epochs", 0))
+    if method.federated:
+        count = sum(benchmark.spaces.values())
+        samples = benchmark.samples or (images - reference) // count
+        taking_part = training.participation * (1 - training.dropouts)
+        total += round(count * taking_part * samples * training.local_epochs * training.rounds)
+    return total
