@@ -88,6 +88,20 @@ def test_base_row_column_scale_set(folder):
     assert {c.runs[0].config.training.rounds for c in over.values()} == {7}
 
 
+def test_what_every_cell_has(folder):
+    """The file's own `set` goes over the base, and under rows and columns."""
+    given = 'set = { "training.rounds" = 30, "training.batch_size" = 25, "training.clip" = 2.0 }'
+    (folder / "sweep.toml").write_text(EXPERIMENT.replace("show =", f"{given}\nshow ="))
+    training = {k: c.runs[0].config.training for k, c in cells(folder).items()}
+    assert [training["plain", "Single"].rounds, training["short", "Single"].rounds] == [30, 10]
+    assert [training["plain", c].batch_size for c in ("Single", "FedMT (T)")] == [25, 10]
+    assert {t.clip for t in training.values()} == {2.0}
+    typo = given.replace("rounds", "roundz")
+    (folder / "sweep.toml").write_text(EXPERIMENT.replace("show =", f"{typo}\nshow ="))
+    with pytest.raises(FedmtError, match=r"sweep.toml, set: unknown key 'training.roundz'.*'rounds'"):
+        cells(folder)
+
+
 def test_cells_and_seeds(folder):
     found = cells(folder, seeds=3)
     assert len(found) == 4
@@ -302,7 +316,20 @@ def test_every_experiment_parses(path):
 
 
 def test_the_bundled_base_is_the_quickstarts():
-    """But for what it was measured with: shorter, and the options that were the defaults then."""
-    then = ["method.soft=true", "method.projection=none", "training.supervised_views=strong+mixed"]
-    config = load_config(experiments_folder() / "base" / "fashion_mnist.toml", [*then, "training.rounds=14"])
+    config = load_config(experiments_folder() / "base" / "fashion_mnist.toml")
     assert dump_config(config) == dump_config(quickstart_config("FedMT (T)", 0))
+
+
+def test_the_oracle_of_cifar100_has_as_many_centers():
+    """A table in `set` is merged into the base's: the coarse centers must be taken away by name."""
+    cells = expand(read_experiment(experiments_folder() / "cifar100.toml"), Sweep())
+    spaces = {c.column: c.runs[0].config.benchmark.spaces for c in cells if c.row == "n = 25"}
+    assert spaces["Oracle"] == {"coarse": 0, "fine": 10}
+    assert spaces["FedMT (T)"] == {"coarse": 10}
+
+
+def test_every_row_of_the_ablation_differs():
+    """A column's setting would go over a row's, which would then say what it does not do."""
+    cells = expand(read_experiment(experiments_folder() / "cifar100_ablation.toml"), Sweep(seeds=1))
+    assert len({c.runs[0].key for c in cells}) == len(cells)
+    assert all(c.runs[0].config.benchmark.test_per_class for c in cells)  # not judged on the test images

@@ -59,7 +59,7 @@ class Sweep:
 
 
 def expand(experiment: Experiment, sweep: Sweep) -> list[Cell]:
-    """All cells, row by row, with their runs: base < row < column < scale < --set, for each seed.
+    """All cells, row by row, with their runs: base < set < row < column < scale < --set, for each seed.
 
     Every config of a cell that was asked for is checked. Cells that `only` leaves out are expanded as far
     as they go, so that what is known of them can be shown.
@@ -94,14 +94,19 @@ def _selected(row: str, column: str, only: Sequence[str]) -> bool:
 def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected: bool) -> Cell:
     raw = copy.deepcopy(experiment.base)
     _move_data(raw, experiment, sweep.data)
-    settings = {**dict(_flat(row.set)), **dict(_flat(column.set))}
+    parts = {
+        "set: ": experiment.file.set,
+        f"row '{row.label}': ": row.set,
+        f"column '{column.label}': ": column.set,
+    }
+    settings = {key: value for part in parts.values() for key, value in _flat(part)}
     name = settings.get("method.name")
     if name is not None and name != raw.get("method", {}).get("name", "fedmt"):
         raw["method"] = {}  # the base's options are another method's
     origin = _CellOrigin(experiment.base_path, experiment.base_text)
-    for part, kind in ((row, "row"), (column, "column")):
-        for key, value in _flat(part.set):
-            where = f"{experiment.path}, {kind} '{part.label}': "
+    for place, part in parts.items():
+        for key, value in _flat(part):
+            where = f"{experiment.path}, {place}"
             if key == "seed":
                 raise FedmtError(f"{where}seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
             _put(raw, key, value, where)

@@ -48,11 +48,12 @@ class Skip(Section):
 
 
 class ExperimentFile(Section):
-    """A whole experiment file."""
+    """A whole experiment file. set: settings of every cell, by dotted key, before its row's and column's."""
 
     title: str = Field(min_length=1)
     paper: str | None = None
     config: Path
+    set: dict[str, Any] = Field(default_factory=dict)
     show: list[str] = Field(min_length=1)
     curves: list[str] = Field(default_factory=list)
     note: str | None = None
