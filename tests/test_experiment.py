@@ -136,6 +136,8 @@ def test_only(folder):
     assert chosen == {("short", "Single"), ("short", "FedMT (T)")}
     chosen = {k for k, c in cells(folder, only=("short", "single")).items() if c.selected}
     assert len(chosen) == 3
+    chosen = {k for k, c in cells(folder, only=("single, short",)).items() if c.selected}
+    assert chosen == {("short", "Single")}
     with pytest.raises(FedmtError, match="no row or column"):
         cells(folder, only=("medium",))
     # A setting that another cell's method does not know may be given to those that were asked for.

@@ -228,7 +228,7 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT", help="Only cells whose row or column has it in its label; may be repeated."
+            metavar="TEXT", help="Only cells that have it in their label, 'column, row'; may be repeated."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")] = 3,

@@ -257,7 +257,7 @@ class Method(ABC):
                 "index": torch.from_numpy(index),
                 "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
             }
-            views, loss = self.supervised_views, self.supervised_loss
+            views, loss = self.weak_strong_views, self.supervised_loss
         return LocalWork(views, loss, steps, tables, learning_rate, space, samplewise=("label",))
 
     def supervised_round(self, center: Center, round: int, rng: np.random.Generator) -> CenterRound:
@@ -270,7 +270,7 @@ class Method(ABC):
         )
         return CenterRound(work)
 
-    def supervised_views(self, images: Tensor, steps: Tensors) -> Tensor:
+    def weak_strong_views(self, images: Tensor, steps: Tensors) -> Tensor:
         """A weak and a strong view of each sample, [S, B, C, H, W] to [S, 2B, C, H, W]; or the weak alone."""
         options = self.augmentation
         flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)

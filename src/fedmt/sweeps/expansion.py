@@ -88,7 +88,8 @@ def expand(experiment: Experiment, sweep: Sweep) -> list[Cell]:
 
 
 def _selected(row: str, column: str, only: Sequence[str]) -> bool:
-    return not only or any(t.casefold() in label.casefold() for t in only for label in (row, column))
+    label = f"{column}, {row}".casefold()
+    return not only or any(text.casefold() in label for text in only)
 
 
 def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected: bool) -> Cell:
