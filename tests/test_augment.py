@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
+from fedmt import augment
 from fedmt.augment import GEOMETRIC, OPERATIONS, PHOTOMETRIC, WEAK_NUMBERS, Augmentation, strong, weak
 
 quick = settings(max_examples=40, deadline=None)
@@ -162,6 +163,17 @@ def test_a_view_depends_on_its_own_image_and_numbers_alone(seed: int, size: tupl
         alone = weak(images[i : i + 1], few[i : i + 1], options)
         assert torch.equal(alone[0], base[i])
         torch.testing.assert_close(strong(alone, many[i : i + 1], options)[0], views[i], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_cpu_and_a_gpu_choose_alike(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operation on its samples, as on a CPU, and on all of them, as on a GPU: the same to the bit."""
+    images = torch.rand(300, channels, 12, 12, generator=torch.Generator().manual_seed(3))
+    options = Augmentation(count=3)
+    numbers = torch.rand(300, options.strong_numbers, generator=torch.Generator().manual_seed(4))
+    on_its_own = strong(images, numbers, options)
+    monkeypatch.setattr(augment, "_on_its_samples", augment._on_all_samples)
+    assert torch.equal(on_its_own, strong(images, numbers, options))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

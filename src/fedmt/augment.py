@@ -132,14 +132,34 @@ def _pixelwise(
     x: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, operations: tuple[str, ...]
 ) -> Tensor:
     """The chosen pixel-wise operation on each sample; the others pass through."""
-    used = [name for name in PHOTOMETRIC if name in operations]
+    used = {name: operations.index(name) for name in PHOTOMETRIC if name in operations}
     if not used:
         return x
+    # Ten times faster for colour images, but shapes that depend on the data cannot be part of a CUDA graph.
+    apply = _on_its_samples if x.device.type == "cpu" else _on_all_samples
+    return apply(x, _grey(x), chosen, _column(magnitude), _column(signed), used)
+
+
+def _on_its_samples(
+    x: Tensor, grey: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
+) -> Tensor:
+    """Each operation on the samples that chose it alone."""
+    result = x.clone()
+    for name, number in used.items():
+        mine = (chosen == number).nonzero().flatten()
+        if len(mine):
+            result[mine] = _PIXELWISE[name](x[mine], grey[mine], magnitude[mine], signed[mine])
+    return result
+
+
+def _on_all_samples(
+    x: Tensor, grey: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
+) -> Tensor:
+    """Each operation on every sample, and each sample's own kept."""
     result = x
-    grey = _grey(x)
-    for name in used:
-        mine = (chosen == operations.index(name))[:, None, None, None]
-        result = torch.where(mine, _PIXELWISE[name](x, grey, _column(magnitude), _column(signed)), result)
+    for name, number in used.items():
+        mine = _column(chosen == number)
+        result = torch.where(mine, _PIXELWISE[name](x, grey, magnitude, signed), result)
     return result
 
 
@@ -181,9 +201,9 @@ def _contrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Ten
 
 def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     # A pixel's equalised value is the share of its channel's pixels that are darker, rescaled to [0, 1].
-    flat = (x * 255).round().flatten(2).contiguous()
-    ordered = flat.sort(2).values
-    darker = torch.searchsorted(ordered, flat, right=False).to(x.dtype)
+    flat = (x * 255).round().flatten(2).long()
+    counts = x.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, x.new_ones(()).expand(flat.shape))
+    darker = (counts.cumsum(2) - counts).gather(2, flat)
     span = darker.amax(2, keepdim=True)
     return torch.where(span > 0, darker / span.clamp_min(1), x.flatten(2)).view_as(x)
 

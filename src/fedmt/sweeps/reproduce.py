@@ -149,7 +149,7 @@ def _print_results(results: Results, console: Console) -> None:
 def list_experiments(sweep: Sweep, out: Path, console: Console) -> None:
     """A line for each shipped experiment; nothing is loaded."""
     table = Table(
-        title=f"fedmt reproduce NAME; runs for {sweep.seeds} seeds, images trained at scale {sweep.scale}"
+        title=f"fedmt reproduce NAME; runs with --seeds {sweep.seeds}, images at --scale {sweep.scale}"
     )
     for heading in ("name", "paper", "runs", "finished", "images", "what"):
         table.add_column(heading, justify="right" if heading in ("runs", "finished", "images") else "left")
