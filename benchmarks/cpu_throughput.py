@@ -9,8 +9,8 @@ in alternating stretches, since the machine may be shared; the figure is the med
 
 Measured 2026-11-15 on 2 cores of a shared Intel Xeon at 2.8 GHz (AVX-512), Python 3.11.7, torch 2.13.0, three
 runs: median ratio 87.2%, 89.7%, 88.5% (goal: 85%); best stretches 6,727 images/s against 7,428 bare.
-That was with three views of a sample; with the two of today's defaults, one run on a slower day: 84.8%,
-4,547 against 5,201.
+That was with three views of a sample. With the two of today's defaults, whose making weighs more, four runs:
+85.4%, 88.3%, 85.6%, 83.5%; best stretches 6,756 against 7,764.
 """
 
 from __future__ import annotations
