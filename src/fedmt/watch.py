@@ -153,11 +153,14 @@ def watch(path: Path, port: int, console: Console) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=follower.follow, args=(stop,), daemon=True)
     with server:
-        console.print(f"Watching {path}: {server.address}\nCtrl-C ends it; the run goes on.", soft_wrap=True)
-        thread.start()
-        # Said, since a process that a script starts in the background inherits to ignore Ctrl-C.
+        # Said, since a process that a script starts in the background inherits to ignore Ctrl-C; and before
+        # the line that promises it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
+            console.print(
+                f"Watching {path}: {server.address}\nCtrl-C ends it; the run goes on.", soft_wrap=True
+            )
+            thread.start()
             server.serve_forever()
         except KeyboardInterrupt:
             console.print("No longer watching.")

@@ -21,6 +21,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -247,6 +248,9 @@ def start_and_interrupt(start: list[str], folder: Path, until: str) -> None:
     )
     assert process.stdout is not None
     printed = ""
+    # Who does not stop is killed, or reading on would wait for ever.
+    watchdog = threading.Timer(120, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
     try:
         for line in process.stdout:
             printed += line
@@ -258,6 +262,7 @@ def start_and_interrupt(start: list[str], folder: Path, until: str) -> None:
         if status not in (0, 130) or until not in printed:
             raise AssertionError(f"status {status}; it printed\n{printed}")
     finally:
+        watchdog.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
 
