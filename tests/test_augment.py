@@ -176,6 +176,17 @@ def test_a_cpu_and_a_gpu_choose_alike(channels: int, monkeypatch: pytest.MonkeyP
     assert torch.equal(on_its_own, strong(images, numbers, options))
 
 
+@pytest.mark.parametrize("name", PHOTOMETRIC)
+def test_a_sample_that_is_alone_with_its_operation_gets_the_same_bits(name: str) -> None:
+    """Sharpness rounded otherwise for one image than for two; a later posterize moved pixels by a step."""
+    images = torch.rand(9, 1, 28, 28, generator=torch.Generator().manual_seed(5))
+    options = Augmentation(operations=(name,), count=1, cutout=0)
+    numbers = torch.rand(9, options.strong_numbers, generator=torch.Generator().manual_seed(6))
+    together = strong(images, numbers, options)
+    alone = [strong(images[i : i + 1], numbers[i : i + 1], options) for i in range(9)]
+    assert torch.equal(torch.cat(alone), together)
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_memory_layout_does_not_matter(name: str) -> None:
     images = as_float(pictures(1, (2, 3, 10, 13)))

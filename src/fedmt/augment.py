@@ -147,6 +147,10 @@ def _on_its_samples(
     result = x.clone()
     for name, number in used.items():
         mine = (chosen == number).nonzero().flatten()
+        if len(mine) == 1:
+            # Twice the same: for a batch of one some of torch's sums round otherwise, and a view must not
+            # depend on who else is in its batch.
+            mine = mine.expand(2)
         if len(mine):
             result[mine] = _PIXELWISE[name](x[mine], grey[mine], magnitude[mine], signed[mine])
     return result
