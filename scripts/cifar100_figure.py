@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from fedmt.runs.report import COLOURS
+from fedmt.sweeps.results import metric_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
@@ -26,37 +26,32 @@ RUNS = {
 }
 PAPER = {"paper, T, n = 25": 66.70, "paper, T, n = 5": 57.12}
 
-PANELS = (
-    ("test accuracy, fine classes, %", lambda r: 100 * r["accuracy"]["fine"]),
-    ("share of confident pseudo-labels, %", lambda r: 100 * r["confident_share"]),
-    ("of these right, %", lambda r: 100 * r["pseudo_label_accuracy"]),
-    ("error of the estimated M (Frobenius)", lambda r: r["correspondence_error"]),
-)
+PANELS = {
+    "accuracy.fine": "test accuracy, fine classes, %",
+    "confident_share": "share of confident pseudo-labels, %",
+    "pseudo_label_accuracy": "of these right, %",
+    "correspondence_error": "error of the estimated M (Frobenius)",
+}
 
 
-def curve(name: str, value: Any) -> tuple[list[int], list[float]]:
-    """Rounds and values of a run, where it has them."""
-    rounds, values = [], []
-    for line in (DOCS / "results" / "data" / "cifar100" / f"{name}.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        try:
-            values.append(value(record))
-        except KeyError:
-            continue
-        rounds.append(record["round"])
-    return rounds, values
+def curve(name: str, metric: str) -> dict[int, float]:
+    """A metric of a run by round, where there is one."""
+    lines = (DOCS / "results" / "data" / "cifar100" / f"{name}.jsonl").read_text().splitlines()
+    found = {r["round"]: metric_of(r, metric) for r in map(json.loads, lines)}
+    return {k: v for k, v in found.items() if v is not None}
 
 
 def main() -> None:
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     axes = figure.subplots(2, 2).flatten()
-    for axis, (title, value) in zip(axes, PANELS, strict=True):
+    for axis, (metric, title) in zip(axes, PANELS.items(), strict=True):
         for name, (label, colour, style) in RUNS.items():
             if name.startswith("oracle") and axis is not axes[0]:
                 continue  # its labels are true, and all of them certain
-            rounds, values = curve(name, value)
-            if rounds:
-                axis.plot(rounds, values, style, color=colour, label=label, linewidth=1.6)
+            values = curve(name, metric)
+            if values:
+                rounds, heights = zip(*values.items(), strict=True)
+                axis.plot(rounds, heights, style, color=colour, label=label, linewidth=1.6)
         axis.set_title(title, fontsize=10, loc="left")
         axis.set_xlabel("round", fontsize=9)
         axis.tick_params(labelsize=8)

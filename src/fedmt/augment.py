@@ -135,7 +135,7 @@ def _pixelwise(
     used = {name: operations.index(name) for name in PHOTOMETRIC if name in operations}
     if not used:
         return x
-    # Ten times faster for colour images, but shapes that depend on the data cannot be part of a CUDA graph.
+    # Six times faster for colour images, but shapes that depend on the data cannot be part of a CUDA graph.
     apply = _on_its_samples if x.device.type == "cpu" else _on_all_samples
     return apply(x, _grey(x), chosen, _column(magnitude), _column(signed), used)
 

@@ -32,10 +32,7 @@ from fedmt.estimation import (
     frobenius_error,
 )
 from fedmt.labels import posterior
-from fedmt.losses import (
-    double_softmax_cross_entropy,
-    projected_cross_entropy,
-)
+from fedmt.losses import double_softmax_cross_entropy, projected_cross_entropy
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,
