@@ -17,12 +17,12 @@ DOCS = Path(__file__).parent.parent / "docs"
 BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
 
 RUNS = {
-    "oracle-n25-seed0-stopped": ("all fine labels, n = 25 (stopped)", GREEN, "-"),
+    "oracle-n25-seed0": ("all fine labels, n = 25", GREEN, "-"),
     "t-n25-seed0": ("FedMT (T), n = 25", BLUE, "-"),
     "e-n25-seed0": ("FedMT (E), n = 25", ORANGE, "-"),
-    "t-n5-seed0": ("FedMT (T), n = 5", BLUE, "--"),
+    "t-n5-260-rounds-seed0": ("FedMT (T), n = 5, 260 rounds", BLUE, "--"),
     "e-n5-seed0": ("FedMT (E), n = 5", ORANGE, "--"),
-    "paper-n25-seed0-stopped": ("printed options (T), n = 25 (stopped)", PINK, ":"),
+    "paper-n25-seed0": ("printed options (T), n = 25", PINK, ":"),
 }
 PAPER = {"paper, T, n = 25": 66.70, "paper, T, n = 5": 57.12}
 
@@ -58,18 +58,18 @@ def main() -> None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
+        axis.set_xlim(0, 260)
     for label, accuracy in PAPER.items():
         axes[0].axhline(accuracy, color=BLACK, linewidth=0.8, alpha=0.6)
         axes[0].annotate(
             label,
-            (199, accuracy),
+            (205, accuracy),
             ha="right",
             va="bottom",
             fontsize=7,
             xytext=(0, 1),
             textcoords="offset points",
         )
-    axes[0].set_xlim(0, 200)
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
     )

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 
@@ -21,12 +22,42 @@ def test_a_reported_run_can_be_run_again(path):
     assert (rounds[-1] < config.training.rounds) if stopped else (rounds[-1] == config.training.rounds)
 
 
-@pytest.mark.parametrize("run", ["t-n5-seed0", "e-n5-seed0", "t-n25-seed0", "e-n25-seed0"])
-def test_the_table_of_cifar100_has_the_last_rounds(run):
+def accuracy(run: str) -> float:
+    """Of the last round, fine classes, in per cent."""
     last = json.loads((RESULTS / "data" / "cifar100" / f"{run}.jsonl").read_text().splitlines()[-1])
-    (row,) = [
-        line
-        for line in (RESULTS / "cifar100.md").read_text().splitlines()
-        if line.startswith(f"| n = {run.split('-')[1][1:]} | ")
-    ]
-    assert f"{100 * last['accuracy']['fine']:.2f}" in row.replace("*", "")
+    return 100 * last["accuracy"]["fine"]
+
+
+def row_of_cifar100(start: str) -> str:
+    lines = (RESULTS / "cifar100.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith(f"| {start} |")]
+    return row.replace("*", "")
+
+
+@pytest.mark.parametrize(
+    ("row", "run"),
+    [
+        ("n = 5", "single-n5"),
+        ("n = 5", "t-n5"),
+        ("n = 5", "e-n5"),
+        ("n = 5, 260 rounds", "t-n5-260-rounds"),
+        ("n = 25", "oracle-n25"),
+        ("n = 25", "centralised-n25"),
+    ],
+)
+def test_the_table_of_cifar100_has_the_last_rounds(row, run):
+    assert f"| {accuracy(f'{run}-seed0'):.2f} |" in row_of_cifar100(row)
+
+
+@pytest.mark.parametrize("run", ["single-n25", "t-n25", "e-n25"])
+def test_the_table_of_cifar100_has_mean_and_deviation_of_three_seeds(run):
+    found = [accuracy(f"{run}-seed{seed}") for seed in range(3)]
+    assert f"| {mean(found):.2f} ± {stdev(found):.2f} |" in row_of_cifar100("n = 25")
+
+
+def test_the_page_of_cifar100_says_how_much_of_the_gap_is_closed():
+    single, oracle = accuracy("single-n25-seed0"), accuracy("oracle-n25-seed0")
+    closed = [100 * (accuracy(f"{m}-n25-seed0") - single) / (oracle - single) for m in "te"]
+    page = (RESULTS / "cifar100.md").read_text()
+    assert f"FedMT closes **{closed[0]:.1f}%** of what lies between (T; {closed[1]:.1f}% E)" in page
+    assert f"**{accuracy('paper-n25-seed0'):.2f}** fine" in page
