@@ -51,7 +51,7 @@ WAYS = {
         FedMT(QUICK, ALL_VIEWS, xi=0.1, correspondence="estimated", estimator="learnable", projection="all"),
         FedAvgM(),
     ),
-    "confident": (FedMT(QUICK, ALL_VIEWS, xi=0.13, projection="confident"), FedAvgM()),
+    "confident": (FedMT(QUICK, ALL_VIEWS, xi=0.13, soft=False, projection="confident"), FedAvgM()),
     "double": (FedMT(QUICK, ALL_VIEWS, xi=0.1, projection_loss="double-softmax"), FedAvg()),
     "semifl": (METHODS["semifl"](QUICK, ALL_VIEWS, xi=0.1), FedAvgM()),
     "fedtrans": (METHODS["fedtrans"](replace(QUICK, rounds=1), ALL_VIEWS, fine_tune_epochs=1), FedAvgM()),
@@ -201,6 +201,21 @@ def test_more_centers_than_workers(make_federation, make_model, monkeypatch, wor
 
 
 @on_both
+def test_a_small_center_after_a_large_one(make_federation, make_model, monkeypatch, device):
+    """What the large one's steps left in the slots must not be looked for behind the small one's images."""
+    monkeypatch.setattr(fleet_module, "WORKERS", 1)
+    whole = make_federation(departments=2, layers=0, samples=200)
+    large, last = whole.centers
+    small = replace(last, images=last.images[:20], labels=last.labels[:20], truth=last.truth[:20])
+    tests = tuple(replace(t, images=t.images[:5], labels=t.labels[:5]) for t in whole.tests)
+    federation = replace(whole, centers=(large, small), tests=tests)
+    _, expected = rounds(make_engine(federation, make_model, "T", device, graphs=False), 1)
+    _, found = rounds(make_engine(federation, make_model, "T", device), 1)
+    for one, two in zip(expected[1]["centers"].values(), found[1]["centers"].values(), strict=True):
+        assert two["losses"]["loss"] == pytest.approx(one["losses"]["loss"], rel=2e-2)
+
+
+@on_both
 def test_two_runs_see_the_same_views(make_federation, make_model, monkeypatch, device):
     seen: list[list[Tensor]] = [[], []]
     launch = Worker._chunk
@@ -301,13 +316,16 @@ class NotCopied(SmallCNN):
 
 
 @pytest.mark.parametrize(
-    "network",
-    [NotCopied, *(pytest.param(n, marks=needs_gpu) for n in (Waits, FromTheHost, Drops))],
+    ("network", "device"),
+    [
+        (NotCopied, HERE),
+        (Drops, HERE),
+        *(pytest.param(n, GPU, marks=needs_gpu) for n in (Waits, FromTheHost, Drops)),
+    ],
 )
-def test_what_cannot_be_captured_is_trained_step_by_step(make_federation, make_model, network):
+def test_what_cannot_be_captured_is_trained_step_by_step(make_federation, make_model, network, device):
     """With one line of warning, and to the same weights as without the fast path."""
     federation = make_federation()
-    device = HERE if network is NotCopied else GPU
 
     def model():
         found = make_model(federation)

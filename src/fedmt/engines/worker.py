@@ -243,6 +243,8 @@ class Worker:
             program = Program(self, job)
             if self.stream is not None:
                 self._capture(program, job, base, check() if check is not None else None)
+            else:
+                self._try(program, job, base)
         self._programs[key] = program  # the last used is the last to be forgotten
         self._now = self._fill(program, job, base)
         return self._now
@@ -267,6 +269,8 @@ class Worker:
         count = min(program.chunk, len(now.job.work) - now.done)
         for key, slot in program.steps.items():
             slot[:count].copy_(now.steps[key][now.done : now.done + count])
+        # Views are made of the whole chunk, and a larger center's samples may be left in its end.
+        program.steps["index"][count:].zero_()
         program.run_views()
         for _ in range(count):
             program.run_step()
@@ -349,6 +353,13 @@ class Worker:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     # -- capturing --------------------------------------------------------------------------------
+
+    def _try(self, program: Program, job: Job, base: Base) -> None:
+        """A step where nothing is captured, on a CPU: it must not draw numbers that nobody seeds here."""
+        random = torch.random.get_rng_state()
+        self._chunk(self._fill(program, first_steps(job, 1), base))
+        if not torch.equal(random, torch.random.get_rng_state()):
+            raise Uncapturable("it draws random numbers of its own (dropout)")
 
     def _capture(self, program: Program, job: Job, base: Base, check: Check | None) -> None:
         """Captures, then replays a job's first steps and compares them with the step-by-step engine's."""
