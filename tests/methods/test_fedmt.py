@@ -146,6 +146,11 @@ def test_no_projection_where_nothing_else_uses_the_labels(options):
         FedMT(projection="none", **options)
 
 
+def test_no_projection_on_the_confident_where_all_train():
+    with pytest.raises(FedmtError, match=r"method\.projection: 'confident' with method\.soft.*set method"):
+        FedMT(projection="confident")
+
+
 def test_pseudo_labels_plain_and_posterior(make_federation):
     center = make_federation().centers[0]
     probabilities = guesses(center, sharpness=2.0)

@@ -65,9 +65,9 @@ class FedMT(Method):
         an infinite loss: it then costs a constant, so it has no gradient.
     soft: samples that are not confident train too, with their whole guess q as the target; else they wait
         (the paper). Every sample then counts from the first round on.
-    projection: which samples R^p sees: 'all' of the center, the 'confident' ones alone (the paper), or
-        'none'. With `soft` it says little new: the guesses are the E-step of EM on R^p and L_fix its M-step,
-        so it, and the weak view that it needs, can be spared.
+    projection: which samples R^p sees: 'all' of the center, the 'confident' ones alone (the paper; without
+        `soft`), or 'none'. With `soft` it says little new: the guesses are the E-step of EM on R^p and L_fix
+        its M-step, so it, and the weak view that it needs, can be spared.
     projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
     xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
         R^p, where there is one. a: the mixing share is Beta(a, a).
@@ -106,6 +106,12 @@ class FedMT(Method):
             raise FedmtError(
                 "method.projection: 'none' with method.estimator = 'learnable', which R^p alone trains; set "
                 "method.projection = 'all' or method.estimator = 'em'."
+            )
+
+        if self.projection == "confident" and self.soft:
+            raise FedmtError(
+                "method.projection: 'confident' with method.soft = true, where the others train too; set "
+                "method.soft = false (the paper) or method.projection = 'all'."
             )
 
     def center_round(
