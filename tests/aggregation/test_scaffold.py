@@ -154,10 +154,16 @@ def test_the_correction_has_the_published_sign():
     assert {k: v.item() for k, v in found.items()} == {"w": -1.0, "new": 5.0}
 
 
-def test_under_partial_participation(make_federation, play):
-    """Absent centers keep their control; c stays the mean of all centers' controls."""
-    federation = make_federation(departments=4, layers=0, samples=20, half=True)
-    method = FedMT(replace(PLAIN, participation=0.5, warmup_epochs=2), VIEWS, xi=0.05)
+@pytest.mark.parametrize("weights", ["equal", "samples"])
+def test_under_partial_participation(make_federation, play, weights):
+    """Absent centers keep their control; c stays the mean of all controls, however large a center."""
+    federation = make_federation(departments=4, layers=0, samples=40, half=True)
+    cut = [
+        replace(c, images=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
+        for c, n in zip(federation.centers, (40, 20, 20, 10), strict=True)
+    ]
+    federation = replace(federation, centers=tuple(cut))
+    method = FedMT(replace(PLAIN, participation=0.5, warmup_epochs=2, weights=weights), VIEWS, xi=0.05)
     states, records = play(federation, method, Scaffold(), rounds=4)
     names = [c.name for c in federation.centers]
     for before, after, record in zip(states, states[1:], records[1:], strict=False):

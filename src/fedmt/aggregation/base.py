@@ -42,7 +42,8 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 class RunningMean:
     """The weighted mean of updates as they arrive, so that they never pile up in memory.
 
-    Each name has a mean of its own, over the updates that have it: a center sends no head but its own.
+    Each name has a mean of its own, over the updates that have it: a center sends no head but its own. What
+    lies under `control:` counts equally, whatever a center's weight: SCAFFOLD's c is the mean of all c_i.
     Centers are visited in one fixed order (sorted by name), so the sum is the same to the bit.
     """
 
@@ -59,11 +60,12 @@ class RunningMean:
         shares: dict[float, list[str]] = {}  # nearly always one: names that were sent equally often
         for key, value in update.items():
             self.counts[key] = self.counts.get(key, 0) + 1
-            total = self._totals[key] = self._totals.get(key, 0.0) + weight
+            own = 1.0 if key.startswith("control:") else weight
+            total = self._totals[key] = self._totals.get(key, 0.0) + own
             if key not in self.mean:
                 self.mean[key] = value
             else:
-                shares.setdefault(weight / total, []).append(key)
+                shares.setdefault(own / total, []).append(key)
         for share, keys in shares.items():
             means, values = [self.mean[k] for k in keys], [update[k] for k in keys]
             torch._foreach_sub_(values, means)

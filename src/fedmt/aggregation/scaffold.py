@@ -6,6 +6,7 @@
 
 The paper's option II, `c_i' = c_i - c + (f - f_i) / (steps * lr)`, is that mean of gradients written in
 another way, for plain SGD; measured as a mean it stays right with momentum, weight decay and clipping too.
+c is the plain mean of the c_i also where updates are weighted by samples (`training.weights`).
 Twice the weights travel: c beside the model, and c_i' - c_i beside each update.
 """
 
