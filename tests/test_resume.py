@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedmt
 from fedmt.config import load_config
 from fedmt.run import Stopped, run
 from fedmt.runs import folder as folder_module
@@ -179,7 +180,8 @@ def test_checkpoints_every_few_rounds(whole, tmp_path):
 
     with pytest.raises(Stopped):
         run(settings, tmp_path / "run", observer=Impatient())
-    # Rounds 1 and 2 are in the metrics, but only round 0 is saved: both are computed again.
+    # Round 2 was not due, but who asks to stop loses nothing.
+    assert RunFolder(tmp_path / "run").load().round == 2
     assert [r["round"] for r in RunFolder(tmp_path / "run").metrics()] == [0, 1, 2]
     run(settings, tmp_path / "run", resume=True)
     one, two = RunFolder(tmp_path / "run").load(), expected.load()
@@ -187,8 +189,32 @@ def test_checkpoints_every_few_rounds(whole, tmp_path):
     assert [r["round"] for r in RunFolder(tmp_path / "run").metrics()] == [0, 1, 2, 3, 4]
 
 
-def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+def test_stopping_while_a_round_is_written(whole, tmp_path, monkeypatch):
+    """A second Ctrl-C may come anywhere: no checkpoint without the line of its round."""
     config, expected = whole
-    before = expected.metrics_file.read_bytes()
-    run(load_config(config), expected.path, resume=True)
-    assert expected.metrics_file.read_bytes() == before
+    append = RunFolder.append_metrics
+
+    def cut(self, record):
+        if record["round"] == 4:
+            raise Stopped
+        append(self, record)
+
+    monkeypatch.setattr(RunFolder, "append_metrics", cut)
+    with pytest.raises(Stopped):
+        run(load_config(config), tmp_path / "run")
+    assert RunFolder(tmp_path / "run").load().round == 3
+    monkeypatch.undo()
+    run(load_config(config), tmp_path / "run", resume=True)
+    assert_same(RunFolder(tmp_path / "run"), expected)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole, monkeypatch):
+    """Nor does it say that the run was made by who looked at it again."""
+    config, expected = whole
+    before = expected.metrics_file.read_bytes(), expected.summary_file.read_bytes()
+    summary = json.loads(before[1])
+    monkeypatch.setattr(fedmt, "__version__", "9.9.9")
+    assert run(load_config(config), expected.path, resume=True) == summary
+    assert (expected.metrics_file.read_bytes(), expected.summary_file.read_bytes()) == before
+    expected.summary_file.unlink()
+    assert run(load_config(config), expected.path, resume=True)["accuracy"] == summary["accuracy"]

@@ -83,10 +83,14 @@ def run_engine(
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
         folder.write_model(model.to_json())
+        recorded = len(folder.metrics())
         state = _train(config, folder, engine, observer, trackers, notes)
         before = read_evaluation(folder.evaluation_file)
         if before is None or before.round != state.round:
             evaluate(engine, state).write(folder.evaluation_file)
+        finished = folder.summary()
+        if finished is not None and len(folder.metrics()) == recorded:
+            return finished  # by whom and where it was trained stays as it was written
         summary = summarise(config, folder.metrics(), engine.device)
         if engine.federation.held_out is not None:
             summary["calibration"] = calibrate(folder, model, engine.federation, engine.device)
@@ -111,13 +115,20 @@ def _train(
     if state is None:
         begin = time.perf_counter()
         state, record = engine.start()
-        _finish_round(folder, state, record, begin, observer, trackers, save=True)
+        _write_round(folder, state, record, begin)
+        folder.save(state)
+        trackers.log([record])
+        observer.round(record)
     try:
         while state.round < rounds:
             begin = time.perf_counter()
-            state, record = engine.round(state)
-            due = state.round % config.checkpoint_every == 0 or state.round == rounds
-            _finish_round(folder, state, record, begin, observer, trackers, save=due)
+            after, record = engine.round(state)
+            _write_round(folder, after, record, begin)
+            state = after  # finished: its metrics are written
+            if state.round % config.checkpoint_every == 0 or state.round == rounds:
+                folder.save(state)
+            trackers.log([record])
+            observer.round(record)
     except Stopped:
         folder.save(state)  # the last finished round may not have been due
         raise
@@ -138,15 +149,8 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
     )
 
 
-def _finish_round(
-    folder: RunFolder,
-    state: State,
-    record: Record,
-    begin: float,
-    observer: Observer,
-    trackers: Tracking,
-    save: bool,
-) -> None:
+def _write_round(folder: RunFolder, state: State, record: Record, begin: float) -> None:
+    """A round's metrics, if its weights are numbers."""
     record["seconds"]["total"] = round(time.perf_counter() - begin, 4)
     broken = [k for k, v in state.weights.items() if not bool(v.isfinite().all())]
     if broken:
@@ -155,10 +159,6 @@ def _finish_round(
             "in another --out, with a lower training.learning_rate or training.clip."
         )
     folder.append_metrics(record)
-    if save:
-        folder.save(state)
-    trackers.log([record])
-    observer.round(record)
 
 
 def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:

@@ -156,6 +156,14 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.summary_file, (json.dumps(summary, indent=2) + "\n").encode())
 
+    def summary(self) -> dict[str, Any] | None:
+        """What a finished run left; None where there is none, or it cannot be read."""
+        try:
+            found = json.loads(self.summary_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
     def write_model(self, description: Mapping[str, Any]) -> None:
         write_atomically(self.model_file, (json.dumps(description, indent=1) + "\n").encode())
 
