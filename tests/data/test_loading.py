@@ -211,6 +211,35 @@ def test_tests_in_two_spaces(folder):
     assert other.labels.tolist() == [0, 1]
 
 
+def test_a_test_in_a_space_whose_centers_disagree(folder):
+    """Nobody's correspondence decides for the others, wherever it stands."""
+    partition = '{ melanoma = "malignant", nevus = "benign", keratosis = "malignant" }'
+    alone = CONFIG[: CONFIG.rindex("[[tests]]")]
+    wanted, derived = load(folder, changed(alone, '"triage.csv"', partition)).tests
+    assert derived.space.name == "triage" and wanted.labels.tolist() == [2, 0, 1]
+    assert derived.labels.tolist() == [0, 0, 1]
+    for text in (
+        alone,  # berlin is not sure
+        changed(alone, '"triage.csv"', partition.replace("malignant", "benign", 1)),
+    ):
+        path = folder / "federation.toml"
+        path.write_text(text)
+        federation, notes = load_config(path).build_federation()
+        assert [t.space.name for t in federation.tests] == ["diagnosis"]
+        assert len(notes) == 1 and "space 'triage'" in notes[0] and "add [[tests]]" in notes[0]
+
+
+def test_a_test_that_nobody_answers(folder):
+    text = changed(CONFIG, 'look = ["dark", "rough"]', 'look = ["dark", "rough"]\nstage = ["early", "late"]')
+    table(folder / "stage.csv", [("image", "stage"), ("test/nevus/0.png", "late")])
+    path = folder / "federation.toml"
+    path.write_text(
+        text + '[[tests]]\nsource = "manifest"\npath = "stage.csv"\nspace = "stage"\nlabel_column = "stage"\n'
+    )
+    _, notes = load_config(path).build_federation()
+    assert notes == ("test 3: no center labels in space 'stage', so no model answers in it: left out.",)
+
+
 def test_the_test_of_a_set_that_has_a_test_part_is_that_part(folder):
     """Training images as a test set would flatter every accuracy, in silence."""
     garments = read_fashion_mnist("test").spaces["garment"].classes

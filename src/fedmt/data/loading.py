@@ -111,7 +111,14 @@ def load_federation(
     ]
     if problems:
         raise FedmtError("\n".join(problems))
-    federation = Federation(goal, first[0], tuple(others), (*held, *_derived_tests(held, others, goal)))
+    spaces = {goal, *(c.space for c in others)}
+    notes += [
+        f"{test.name}: no center labels in space '{test.space.name}', so no model answers in it: left out."
+        for test in held
+        if test.space is not None and test.space not in spaces
+    ]
+    derived = _derived_tests(held, others, goal, notes)
+    federation = Federation(goal, first[0], tuple(others), (*held, *derived))
     return federation, tuple(notes)
 
 
@@ -178,20 +185,31 @@ def _load_test(
     return Center(name, images, space, labels)
 
 
-def _derived_tests(tests: list[Center], centers: list[Center], goal: LabelSpace) -> list[Center]:
+def _derived_tests(
+    tests: list[Center], centers: list[Center], goal: LabelSpace, notes: list[str]
+) -> list[Center]:
     """Tests in the other spaces, from the wanted labels, where a known partition tells them."""
-    given = {t.space for t in tests}
-    partitions = {
-        c.space: c.correspondence
-        for c in centers
-        if c.correspondence is not None and c.correspondence.is_partition and c.space not in given
-    }
-    return [
-        Center(f"{test.name} ({space.name})", test.images, space, matrix.map_labels(test.labels))
-        for space, matrix in partitions.items()
-        for test in tests
-        if space is not None and space != goal and test.space == goal and test.labels is not None
-    ]
+    wanted = [t for t in tests if t.space == goal and t.labels is not None]
+    known: dict[LabelSpace, list[Correspondence]] = {}
+    for center in centers:
+        if center.space is not None and center.correspondence is not None:
+            known.setdefault(center.space, []).append(center.correspondence)
+    found = []
+    for space, matrices in known.items():
+        if not wanted or space == goal or any(t.space == space for t in tests):
+            continue
+        first = matrices[0]
+        if any(not torch.equal(m.matrix, first.matrix) for m in matrices):
+            notes.append(
+                f"space '{space.name}': its centers' correspondences differ, so the wanted labels of the "
+                f"test do not tell those in it; to test in '{space.name}', add [[tests]] with labels in it."
+            )
+        elif first.is_partition:
+            for test in wanted:
+                assert test.labels is not None
+                labels = first.map_labels(test.labels)
+                found.append(Center(f"{test.name} ({space.name})", test.images, space, labels))
+    return found
 
 
 def _read(
