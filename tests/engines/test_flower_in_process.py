@@ -552,6 +552,32 @@ def test_a_node_that_comes_back(make, tmp_path) -> None:
     assert {node for kind, node, *_ in grid.seen if kind == "train"} == {101, 102, 103, 104, 202}
 
 
+def test_a_node_that_never_answers_its_check_is_waited_for_once(quick, monkeypatch) -> None:
+    monkeypatch.setattr(roll_module, "CHECK_TIMEOUT", 0.3)
+
+    def silent(message: Message, context: Context) -> Message:
+        raise TimeoutError
+
+    class Counting(InProcessGrid):
+        looks = 0
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            self.looks += 1
+            return super().pull_messages(message_ids)
+
+    grid = Counting({7: Path("nowhere.toml")}, silent)
+    roll = roll_module.Roll(grid, ["goa"], "a run", lambda name, facts: "")
+    looks = []
+    for _ in range(3):
+        before = grid.looks
+        roll.update({})
+        looks.append(grid.looks - before)
+    assert looks[0] > 1 and looks[1:] == [1, 1]  # still listened to
+    grid.centers = {}
+    roll.update({})
+    assert not roll._pending  # gone: its answer will never come
+
+
 # -- a center's own file ------------------------------------------------------------------------------
 
 

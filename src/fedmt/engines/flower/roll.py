@@ -79,13 +79,19 @@ class Roll:
             log.warning("Going on without %s.", listed(missing, 20))
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Before a round: centers that came back are welcomed, if their check is right."""
+        """Before a round: centers that came back are welcomed, if their check is right.
+
+        Who did not answer in time is still heard before a later round, but no longer waited for.
+        """
+        late = set(self._pending)
         online = self._ask_newcomers(facts)
         deadline = time.monotonic() + CHECK_TIMEOUT
-        while self._pending and time.monotonic() < deadline:
+        while True:
             for name, problem in self._newcomers():
                 if problem:
                     log.error("Center '%s' takes no part: %s.", name, problem)
+            if self._pending.keys() <= late or time.monotonic() > deadline:
+                break
             time.sleep(POLL)
         for name, node in list(self.nodes.items()):
             if node not in online:
@@ -95,6 +101,7 @@ class Roll:
     def _ask_newcomers(self, facts: Mapping[str, Any]) -> set[int]:
         online = set(self.grid.get_node_ids())
         self._seen &= online  # a node that went away and came back is new
+        self._pending = {sent: node for sent, node in self._pending.items() if node in online}
         for node in sorted(online - self._seen):
             self._seen.add(node)
             sent = self._push("query.check", node, wire.message({**facts, "run": self.run, "round": 0}))
