@@ -10,14 +10,17 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fedmt
 from fedmt import cli
+from fedmt.errors import FedmtError
 from fedmt.sweeps.expansion import Sweep, expand
 from fedmt.sweeps.experiment import known_experiments, read_experiment
+from fedmt.sweeps.workers import run_all
 
 BASE = """\
 [training]
@@ -213,6 +216,14 @@ def test_finished_runs_are_kept(folder):
     assert status == 0 and "started" not in said  # all of it was there
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
     assert table(folder, "out")["cells"] == cells  # the rows that were not asked for are known too
+    # The versions are those that the runs were made with.
+    summary = next(p for p in before if p.name == "summary.json")
+    text, made = summary.read_text(), table(folder, "out")["versions"]
+    assert made == json.loads(text)["versions"]
+    summary.write_text(text.replace(f'"{fedmt.__version__}"', '"0.0.7"'))
+    fedmt_reproduce(*arguments(folder, "out"), "--only", "good")
+    assert table(folder, "out")["versions"]["fedmt"] == f"0.0.7 and {fedmt.__version__}"
+    summary.write_text(text)
 
 
 def test_sigkill_in_the_middle_then_again(folder):
@@ -247,6 +258,31 @@ def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(folder):
     ]  # fmt: skip
     wait_until_gone(process.pid)
     assert not list(runs.glob("*/summary.json"))
+
+
+def test_an_error_in_between_waits_for_no_run(folder, tmp_path):
+    """A table that cannot be written (a full disk) is told at once, not when the last run has ended."""
+    experiment = read_experiment(folder / "sweep.toml")
+    sweep = Sweep(1, "tiny", ("Single, good",), ("training.rounds=1",))
+    (short,) = next(c.runs for c in expand(experiment, sweep) if c.selected)
+    (long,) = next(
+        c.runs for c in expand(experiment, replace(sweep, overrides=("training.rounds=5000",))) if c.selected
+    )
+
+    class Watching:
+        stop_asked = False
+
+        def heard(self, run, kind, *rest): ...
+
+        def done(self, run, said): ...
+
+    def ended(run, outcome):
+        raise FedmtError("the disk is full")
+
+    with pytest.raises(FedmtError, match="the disk is full"):
+        run_all([short, long], tmp_path, 2, Watching(), ended)
+    assert (tmp_path / short.key / "summary.json").exists()
+    assert not (tmp_path / long.key / "summary.json").exists()
 
 
 def test_list_names_every_file(tmp_path):

@@ -6,7 +6,6 @@ A figure is the last round's, never the best of any round.
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -14,9 +13,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
-
-import fedmt
 from fedmt.runs.folder import RunFolder, write_atomically, writing
 from fedmt.sweeps.expansion import Cell, Run
 from fedmt.sweeps.experiment import Experiment
@@ -208,8 +204,8 @@ class Results:
         for run in self.runs():
             if run.key in self.failed:
                 lines.append(f"- {run.label} failed: {self.failed[run.key]}")
-        versions = ", ".join(f"{k} {v}" for k, v in _versions().items())
-        lines += ["", f"{versions}; {date.today().isoformat()}. Made by", "", f"    {heading.command}", ""]
+        made = [", ".join(f"{k} {v}" for k, v in self._versions().items()), date.today().isoformat()]
+        lines += ["", f"{'; '.join(filter(None, made))}. Made by", "", f"    {heading.command}", ""]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -224,11 +220,18 @@ class Results:
             "changed": list(heading.changed),
             "command": heading.command,
             "date": date.today().isoformat(),
-            "versions": _versions(),
+            "versions": self._versions(),
             "notes": self.notes(),
             "cells": [self._cell_json(cell) for cell in self.cells],
             "runs": [self._run_json(run) for run in self.runs()],
         }
+
+    def _versions(self) -> dict[str, str]:
+        """That the runs were made with, which may be others than these."""
+        finished = (self.finished.get(run.key) for run in self.runs())
+        each = [found.summary.get("versions", {}) for found in finished if found is not None]
+        names = dict.fromkeys(name for versions in each for name in versions)
+        return {name: " and ".join(sorted({str(v[name]) for v in each if name in v})) for name in names}
 
     def _cell_json(self, cell: Cell) -> dict[str, Any]:
         shown = {}
@@ -324,10 +327,6 @@ def _draw(
         figure.savefig(path, dpi=150)
         written.append(path)
     return written
-
-
-def _versions() -> dict[str, str]:
-    return {"fedmt": fedmt.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def _escaped(text: str) -> str:

@@ -106,6 +106,7 @@ def _run_pool(
             raise FedmtError("The worker processes ended before they began a run; try --jobs 1.") from None
         return under_way
     finally:
+        stop.set()  # whatever ended this, no run goes on for minutes that nobody waits for
         pool.shutdown(wait=True, cancel_futures=True)
 
 
