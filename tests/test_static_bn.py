@@ -32,6 +32,15 @@ def small_model(seed: int = 0) -> nn.Sequential:
     )
 
 
+def test_a_single_image_where_a_map_is_one_pixel():
+    """Torch itself refuses it; a center may have one image."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(3))
+    one = images(0, 1)
+    found = measure(model, [one])
+    torch.testing.assert_close(found["2.running_mean"], model[:2](one).detach().flatten())
+    assert float(found["2.running_var"].abs().max()) < 1e-6
+
+
 def images(seed: int, count: int = 6) -> Tensor:
     return torch.rand(count, 2, 7, 8, generator=torch.Generator().manual_seed(seed))
 

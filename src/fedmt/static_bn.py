@@ -56,7 +56,9 @@ def measure(
 
     def each() -> Iterator[tuple[float, Statistics]]:
         for batch in batches:
-            forward(batch)
+            # Twice, since torch refuses a single image where a map has shrunk to one pixel; two that are
+            # equal have its statistics.
+            forward(batch if len(batch) > 1 else torch.cat([batch, batch]))
             yield float(len(batch)), _statistics(found)
 
     pooled = pool(each())

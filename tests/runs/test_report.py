@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fedmt import cli
+from fedmt.data.loading import outline
 from fedmt.errors import FedmtError
-from fedmt.methods import FedMT, Training
+from fedmt.methods import FedMT, Single, Training
 from fedmt.report import Source, confident_mistakes, distinct, report
 from fedmt.run import run
 from fedmt.runs.evaluation import Predicted, evaluate, read_evaluation
@@ -63,6 +64,18 @@ def test_an_evaluation_agrees_with_the_engine_s_accuracies(play, make_engine, ma
     assert np.array_equal(again.members[1].estimate, made.members[1].estimate)
     (tmp_path / "evaluation.npz").write_bytes(b"PK nonsense")
     assert read_evaluation(tmp_path / "evaluation.npz") is None
+
+
+def test_the_size_of_a_center_on_another_machine_is_not_known(make_engine, make_federation, tmp_path):
+    federation = make_federation(half=True)
+    one, *others = federation.centers
+    far = outline(one.name, federation.image_shape, one.space, one.correspondence)
+    federation = replace(federation, centers=(far, *others))
+    engine = make_engine(federation, Single(Training(rounds=1, warmup_epochs=1)))
+    made = evaluate(engine, engine.start()[0])
+    made.write(tmp_path / "evaluation.npz")
+    for found in (made, read_evaluation(tmp_path / "evaluation.npz")):
+        assert [m.samples for m in found.members] == [len(federation.reference), None, 40, 40]
 
 
 def test_a_finished_run_is_reported_without_its_data(real, tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
         members.append(
             Member(
                 center.name,
-                len(center),
+                None if center.remote else len(center),
                 center.space.name if center.space is not None else None,
                 False,
                 known.matrix.cpu().numpy() if known is not None else None,
