@@ -176,10 +176,20 @@ def test_the_card_of_heads_and_of_no_calibration(tiny_run, tmp_path: Path, comma
     [
         (["{run}"], "say what to write"),
         (["nowhere", "--onnx", "{out}/m.onnx"], "no such run folder"),
-        (["{run}", "--safetensors", "{out}/none/m.safetensors"], "cannot write"),
+        (["{run}", "--safetensors", "{run}/config.toml/m.safetensors"], "config.toml is a file"),
+        (["{run}", "--safetensors", "{run}/config.toml"], "belongs to what is read"),
+        (["{run}", "--onnx", "{run}/checkpoints/round-000001.safetensors"], "belongs to what is read"),
     ],
 )
 def test_export_says_what_is_wrong(tiny_run, tmp_path: Path, command, arguments, message: str) -> None:
     places = {"run": tiny_run("fedmt"), "out": tmp_path}
+    before = {p: p.read_bytes() for p in tiny_run("fedmt").rglob("*") if p.is_file()}
     status, _, said = command("export", *(a.format(**places) for a in arguments))
     assert status == 2 and message in said and "Traceback" not in said
+    assert {p: p.read_bytes() for p in tiny_run("fedmt").rglob("*") if p.is_file()} == before
+
+
+def test_export_makes_the_folder(tiny_run, tmp_path: Path, command) -> None:
+    path = tmp_path / "new" / "folder" / "model.safetensors"
+    assert command("export", tiny_run("fedmt"), "--safetensors", path)[0] == 0
+    assert fedmt.load(path, "cpu").round == 1

@@ -1,17 +1,20 @@
 """A run that is killed and resumed ends in the weights, to the bit, of the run that was not."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fedmt
 from fedmt.config import load_config
+from fedmt.errors import FedmtError
 from fedmt.run import Stopped, run
 from fedmt.runs import folder as folder_module
 from fedmt.runs.folder import RunFolder
@@ -70,7 +73,7 @@ def assert_same(found: RunFolder, expected: RunFolder) -> None:
     assert json.loads(found.summary_file.read_text())["accuracy"] == plain[1][-1]["accuracy"]
 
 
-def command(config: Path, out: Path) -> list[str]:
+def command_line(config: Path, out: Path) -> list[str]:
     # One thread, as in the undisturbed run: the bits depend on the number.
     program = "import torch; torch.set_num_threads(1); from fedmt.cli import main; main()"
     return [sys.executable, "-c", program, "run", str(config), "--out", str(out), "--resume"]
@@ -88,7 +91,9 @@ def test_sigkill_at_several_points(whole, tmp_path):
     ]
     kills = 0
     for reached in points:
-        process = subprocess.Popen(command(config, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command_line(config, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         limit = time.monotonic() + 120
         while process.poll() is None and not reached():
             assert time.monotonic() < limit, "the run did not get there"
@@ -98,7 +103,7 @@ def test_sigkill_at_several_points(whole, tmp_path):
             kills += 1
         process.communicate()
     assert kills >= 3  # the last may have finished first on a fast machine
-    done = subprocess.run(command(config, out), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command_line(config, out), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert_same(RunFolder(out), expected)
 
@@ -206,6 +211,63 @@ def test_stopping_while_a_round_is_written(whole, tmp_path, monkeypatch):
     monkeypatch.undo()
     run(load_config(config), tmp_path / "run", resume=True)
     assert_same(RunFolder(tmp_path / "run"), expected)
+
+
+def test_a_run_goes_on_with_the_data_it_began_with_alone(tmp_path):
+    """A correspondence in a file of its own, an image or a label may change without the config."""
+    rng = np.random.default_rng(0)
+
+    def archive(name, labels):
+        np.savez(tmp_path / name, images=rng.integers(0, 256, (6, 8, 8), dtype=np.uint8), labels=labels)
+
+    archive("own.npz", ["melanoma", "nevus"] * 3)
+    archive("far.npz", ["bad", "good"] * 3)
+    matrix = tmp_path / "urgency.csv"
+    matrix.write_text(",melanoma,nevus\nbad,1,0\ngood,0,1\n")
+    (tmp_path / "federation.toml").write_text(
+        """
+wanted = "diagnosis"
+spaces = { diagnosis = ["melanoma", "nevus"], urgency = ["bad", "good"] }
+correspondences = { urgency = "urgency.csv" }
+reference = { source = "npz", path = "own.npz" }
+centers = [{ name = "goa", source = "npz", path = "far.npz", space = "urgency" }]
+tests = [{ source = "npz", path = "own.npz" }]
+training = { rounds = 1, warmup_epochs = 1 }
+model = { backbone = "small_cnn" }
+"""
+    )
+
+    def go_on():
+        return run(load_config(tmp_path / "federation.toml"), tmp_path / "run", resume=True)
+
+    expected = go_on()
+    assert go_on() == expected
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    matrix.write_text(",melanoma,nevus\nbad,0,1\ngood,1,0\n")
+    with pytest.raises(FedmtError, match=r"began with other data .* of 'goa'.*another --out"):
+        go_on()
+    matrix.write_text(",melanoma,nevus\nbad,1,0\ngood,0,1\n")
+    far = (tmp_path / "far.npz").read_bytes()
+    archive("far.npz", ["bad", "good"] * 3)
+    with pytest.raises(FedmtError, match=r"of 'goa'\."):
+        go_on()
+    (tmp_path / "far.npz").write_bytes(far)
+    assert go_on() == expected
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+
+
+def test_a_run_without_its_checkpoints_says_that_it_begins_again(whole, tmp_path, command):
+    config, expected = whole
+    shutil.copytree(expected.path, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    status, said, errors = command("run", config, "--out", tmp_path / "run", "--resume")
+    assert status == 0 and "no checkpoint is left, so the run begins again at round 0" in said + errors
+    assert_same(RunFolder(tmp_path / "run"), expected)
+
+
+def test_nothing_to_go_on_with_is_said(whole, tmp_path, command):
+    status, said, _ = command("run", whole[0], "--out", tmp_path / "rnu", "--resume")
+    assert status == 0 and "rnu holds no run to go on with" in said.replace("\n", " ")
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, monkeypatch):

@@ -21,6 +21,7 @@ from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import FedMT, Method
 from fedmt.progress import Display, headline, make_console
 from fedmt.run import Stopped, build_engine, run
+from fedmt.runs.folder import RunFolder, refuse_own_files, writing
 
 if TYPE_CHECKING:
     import click  # which newer versions of typer bring as a part of themselves
@@ -115,6 +116,8 @@ def run_command(
     settings = load_config(config, set_)
     folder = out or Path("runs") / config.stem
     console = make_console()
+    if resume and not RunFolder(folder).config_file.exists():
+        console.print(f"Note: {folder} holds no run to go on with: it begins at round 0.", soft_wrap=True)
     display = Display(console, settings.method["name"])
     try:
         with display.watching():
@@ -295,7 +298,13 @@ def export(
     """The model as a file to deploy or to hand on."""
     if onnx is None and safetensors is None:
         raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
+    targets = [target for target in (onnx, safetensors) if target is not None]
+    for target in targets:
+        refuse_own_files(run, target)
     model = fedmt.load(run, "cpu")
+    for target in targets:
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
     console = make_console()
     if safetensors is not None:
         from fedmt.export.safetensors import export_safetensors

@@ -82,6 +82,7 @@ def run_engine(
     model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
+        folder.keep_data(engine.federation.digests())
         folder.write_model(model.to_json())
         recorded = len(folder.metrics())
         state = _train(config, folder, engine, observer, trackers, notes)
@@ -108,6 +109,8 @@ def _train(
 ) -> State:
     """Rounds from the last saved one to the end; the last state."""
     state = folder.load()
+    if state is None and folder.metrics():
+        notes = (*notes, f"{folder.path}: no checkpoint is left, so the run begins again at round 0.")
     folder.rewind(state.round if state is not None else -1)
     trackers.log(folder.metrics())
     rounds = engine.method.training.rounds

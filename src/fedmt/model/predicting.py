@@ -16,7 +16,7 @@ from rich.table import Table
 from fedmt.errors import FedmtError
 from fedmt.model.inputs import File, Top, best, find_files, read_files
 from fedmt.model.loaded import Model, load
-from fedmt.runs.folder import writing
+from fedmt.runs.folder import refuse_own_files, writing
 
 SHOWN = 20
 """Rows on a terminal; all go to --out, or through a pipe."""
@@ -73,9 +73,12 @@ def command_line(
     top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
     if center is not None:
         model.check_center(name, center)
-    files = find_files(inputs, image_column)
-    if out is not None and any(out.resolve() == path.resolve() for path in inputs):
-        raise FedmtError(f"{out}: --out would overwrite what is to be predicted; give another file.")
+    notes: list[str] = []
+    files = find_files(inputs, image_column, notes)
+    if out is not None:
+        if out.resolve() in {path.resolve() for path in (*inputs, *(f.path for f in files))}:
+            raise FedmtError(f"{out}: --out would overwrite what is to be predicted; give another file.")
+        refuse_own_files(run, out)
     count = _Count()
     rows = count.of(_with_bar(predict_files(model, files, name, top, center), len(files), console))
     if out is not None:
@@ -85,6 +88,8 @@ def command_line(
         _show(rows, len(files), model, name, top)
     else:
         _write(rows, stdout, name, top)
+    for note in notes:
+        console.print(f"Note: {note}", soft_wrap=True)
     _tell(model, name, count, len(files), out, console)
     return count.failed < len(files)
 

@@ -4,6 +4,7 @@
     model.json         what the weights need beside them to be used: label spaces, image shape, centers
     metrics.jsonl      a line a round
     checkpoints/       round-000012.safetensors, the last two
+    data.json          digests of the data it began with
     summary.json       when the run is finished; with it
     evaluation.npz     its predictions on the test data, for reports (`evaluation`)
 
@@ -52,6 +53,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
         self.model_file = path / "model.json"
+        self.data_file = path / "data.json"
         self.evaluation_file = path / "evaluation.npz"
         self.checkpoints = path / "checkpoints"
 
@@ -123,6 +125,20 @@ class RunFolder:
             except OSError:
                 raise FedmtError(f"{self.path}: another process is running in this folder.") from None
             yield
+
+    def keep_data(self, digests: Mapping[str, str]) -> None:
+        """Refuses to go on with other data than the run began with: it would end in a model of neither."""
+        try:
+            before = json.loads(self.data_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            write_atomically(self.data_file, (json.dumps(digests, indent=1) + "\n").encode())
+            return
+        changed = [name for name in {**before, **digests} if before.get(name) != digests.get(name)]
+        if changed:
+            raise FedmtError(
+                f"{self.path}: this run began with other data (images, labels or a correspondence) of "
+                f"{listed(changed, 5)}. Bring them back to go on, or begin anew in another --out."
+            )
 
     # -- metrics and summary ----------------------------------------------------------------------
 
@@ -203,6 +219,14 @@ class RunFolder:
 
     def _saved(self) -> list[Path]:
         return sorted(self.checkpoints.glob("round-*.safetensors"))
+
+
+def refuse_own_files(run: Path, target: Path) -> None:
+    """A result must not be written over what the run, or the file, that it comes from consists of."""
+    folder, place = RunFolder(run.resolve()), target.resolve()
+    files = {value for value in vars(folder).values() if isinstance(value, Path)}
+    if place in files or folder.checkpoints in place.parents:
+        raise FedmtError(f"{target} belongs to what is read, {run}; give another file.")
 
 
 def existing_run(path: Path) -> RunFolder:
