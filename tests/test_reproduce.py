@@ -285,6 +285,19 @@ def test_an_error_in_between_waits_for_no_run(folder, tmp_path):
     assert not (tmp_path / long.key / "summary.json").exists()
 
 
+def test_a_metric_that_no_run_has(folder):
+    text = (folder / "sweep.toml").read_text()
+    text = text.replace('curves = ["correspondence_error"]', 'curves = ["losses.fixx"]')
+    (folder / "odd.toml").write_text(text.replace('"accuracy.garment",', '"accuracy.garmet",'))
+    fedmt_reproduce(
+        folder / "odd.toml", "--scale", "tiny", "--seeds", 2, "--out", folder / "out", "--only", "good"
+    )
+    markdown = (folder / "out" / "odd-tiny.md").read_text()
+    assert "No run has a metric 'accuracy.garmet'. Did you mean 'accuracy.garment'?" in markdown
+    assert "No run has a metric 'losses.fixx'. Did you mean 'losses.fix'?" in markdown
+    assert ".png" not in markdown
+
+
 def test_list_names_every_file(tmp_path):
     status, said = fedmt_reproduce("--list", cwd=tmp_path)
     assert status == 0

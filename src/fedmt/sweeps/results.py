@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedmt.errors import nearest
 from fedmt.runs.folder import RunFolder, write_atomically, writing
 from fedmt.sweeps.expansion import Cell, Run
 from fedmt.sweeps.experiment import Experiment
@@ -50,6 +51,12 @@ def metric_of(record: Mapping[str, Any], metric: str) -> float | None:
     if not isinstance(found, int | float):
         return None
     return 100 * float(found) if metric.split(".")[0] in SHARES else float(found)
+
+
+def metrics_of(record: Mapping[str, Any]) -> list[str]:
+    """The dotted names of a round's metrics, its centers' own left out."""
+    parts = {key: value if isinstance(value, Mapping) else {"": value} for key, value in record.items()}
+    return [f"{k}.{name}" if name else k for k, v in parts.items() if k != "centers" for name in v]
 
 
 def number(metric: str, value: float) -> str:
@@ -156,7 +163,14 @@ class Results:
         for cell in self.cells:
             if cell.skipped and cell.row in rows and cell.column in columns:
                 found.append(f"{cell.row}, {cell.column}: {cell.skipped}.")
+        for metric in dict.fromkeys((*self.experiment.file.show, *self.experiment.file.curves)):
+            if self.finished and not self._has(metric):
+                has = {name for f in self.finished.values() for name in metrics_of(f.record)}
+                found.append(f"No run has a metric '{metric}'.{nearest(metric, has)}")
         return found
+
+    def _has(self, metric: str) -> bool:
+        return any(finished.value(metric) is not None for finished in self.finished.values())
 
     def runs(self) -> list[Run]:
         """Every run once, though several cells may share it."""
@@ -198,7 +212,7 @@ class Results:
                 shown = [t + (f"<br>*{p}*" if p else "") for t, p in texts]
                 lines.append(f"| {_escaped(label)} | " + " | ".join(shown) + " |")
             lines.append("")
-        for metric in file.curves:
+        for metric in filter(self._has, file.curves):
             lines += [f"![{metric} by round]({curve_name(stem, metric)}.png)", ""]
         lines += [f"- {note}" for note in self.notes()]
         for run in self.runs():
