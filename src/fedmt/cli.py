@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 import fedmt
 from fedmt.config import load_config
+from fedmt.data.overlap import overlaps
 from fedmt.engines.device import pick_device
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import FedMT, Method
@@ -166,8 +167,8 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
             missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
         table.add_row(center.name, samples, space, missing, role or _correspondence(center, engine.method))
     console.print(table)
-    for note in notes:
-        console.print(f"Note: {note}")
+    for note in (*notes, *overlaps(federation)):
+        console.print(f"Note: {note}", soft_wrap=True)
     parameters = sum(p.numel() for p in engine.model.parameters())
     shape = " x ".join(map(str, federation.image_shape))
     averaging = f" with {engine.strategy.name}" if engine.method.federated else ""
