@@ -281,6 +281,7 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
         "checkpoints/round-000001.safetensors",
         "checkpoints/round-000002.safetensors",
         "config.toml",
+        "data.json",
         "evaluation.npz",
         "metrics.jsonl",
         "model.json",

@@ -73,6 +73,19 @@ def test_names_are_stripped_and_keep_their_order() -> None:
     assert found != LabelSpace("hair", ["wart", "nevus", "acne"])
 
 
+def test_names_are_the_same_however_their_accents_are_written() -> None:
+    """A Mac writes folder names decomposed; a config has them composed."""
+    composed, decomposed = "N\u00e4vus", "Na\u0308vus"
+    found = LabelSpace("skin", ["wart", decomposed])
+    assert found.classes == ("wart", composed) and found == LabelSpace("skin", ["wart", composed])
+    assert found.index(decomposed) == found.index(composed) == 1
+    assert decomposed in found and composed in found and 1 not in found
+    with pytest.raises(FedmtError, match="more than once"):
+        LabelSpace("skin", [composed, decomposed])
+    matrix = Correspondence.from_mapping(found, TRIAGE, {"wart": "benign", composed: {"benign": 1.0}})
+    assert matrix.matrix.tolist() == [[0, 0], [1, 1]]
+
+
 def test_an_unknown_label_says_where_and_suggests_the_nearest() -> None:
     with pytest.raises(FedmtError) as caught:
         DIAGNOSES.index("melanome", "a.csv, line 7")
@@ -253,6 +266,11 @@ def test_csv_of_a_partition_is_exact(tmp_path: Path) -> None:
         ),
         (",melanoma,nevus,wart\nmalignant,1,0,0\nbenign,0,0.5,1\n", ["column of 'nevus' sums to 0.5"]),
         (",melanoma,nevus,wart\nmalignant,1,nan,0\nbenign,0,1,1\n", ["('malignant', 'nevus') is nan"]),
+        (";melanoma;nevus;wart\nmalignant;1;0;0\n", ["line 1", "separated by commas"]),
+        (
+            ",malignant,benign\nmelanoma,1,0\nnevus,0,1\nwart,0,1\n",
+            ["line 1", "'triage' stand across the top; turn the table"],
+        ),
         # A line end inside quotes: the line is that of the file, not the number of the record.
         ('"diagnosis\nby row",melanoma,nevus,wart\nmalignant,1,x,0\n', ["line 3", "'x' is not a number"]),
     ],
@@ -267,14 +285,17 @@ def test_a_bad_csv_names_file_and_line(tmp_path: Path, text: str, parts: list[st
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", "folder"])
-def test_an_unreadable_csv_names_the_file(tmp_path: Path, content: bytes | str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot read the corr"), (b"\xff\xfe\x00", "as 'CSV UTF-8'"), ("folder", "cannot read the corr")],
+)
+def test_an_unreadable_csv_names_the_file(tmp_path: Path, content: bytes | str | None, said: str) -> None:
     path = tmp_path / "triage.csv"
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content:
         path.mkdir()
-    with pytest.raises(FedmtError, match="cannot read the correspondence") as caught:
+    with pytest.raises(FedmtError, match=said) as caught:
         Correspondence.from_csv(path, DIAGNOSES, TRIAGE)
     assert str(path) in str(caught.value)
 

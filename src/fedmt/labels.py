@@ -13,6 +13,7 @@ over several classes.
 from __future__ import annotations
 
 import csv
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,17 @@ COLUMN_TOLERANCE = 5e-3
 """How far a column's sum may be from 1: three decimals of ten classes pass, typing errors do not."""
 
 
+def class_name(text: str) -> str:
+    """`text` as class names are compared: without spaces around it, its accents composed (NFC).
+
+    A Mac writes the names of folders decomposed (NFD), most else composed; they look the same.
+    """
+    return unicodedata.normalize("NFC", text.strip())
+
+
 @dataclass(frozen=True)
 class LabelSpace:
-    """Named classes in a fixed order.
+    """Named classes in a fixed order; names are compared as `class_name` writes them.
 
     >>> space = LabelSpace("department", ["tops", "shoes"])
     >>> space.index("shoes"), len(space), "bag" in space
@@ -41,21 +50,21 @@ class LabelSpace:
     def __init__(self, name: str, classes: Sequence[str]) -> None:
         if isinstance(classes, str) or not all(isinstance(c, str) for c in classes):
             raise FedmtError(f"Label space '{name}': classes must be a list of names, got {classes!r}.")
-        stripped = tuple(c.strip() for c in classes)
-        if not stripped:
+        names = tuple(class_name(c) for c in classes)
+        if not names:
             raise FedmtError(f"Label space '{name}' has no classes; name at least one.")
-        if "" in stripped:
-            raise FedmtError(f"Label space '{name}': class {stripped.index('') + 1} has an empty name.")
-        twice = sorted({c for c in stripped if stripped.count(c) > 1})
+        if "" in names:
+            raise FedmtError(f"Label space '{name}': class {names.index('') + 1} has an empty name.")
+        twice = sorted({c for c in names if names.count(c) > 1})
         if twice:
             raise FedmtError(f"Label space '{name}' names {listed(twice)} more than once.")
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "classes", stripped)
+        object.__setattr__(self, "classes", names)
 
     def index(self, label: str, where: str = "") -> int:
         """The position of a class; `where` (a file and line, a center) goes into the error."""
         try:
-            return self.classes.index(label.strip())
+            return self.classes.index(class_name(label))
         except ValueError:
             place = f"{where}: " if where else ""
             raise FedmtError(
@@ -70,7 +79,7 @@ class LabelSpace:
         return iter(self.classes)
 
     def __contains__(self, label: object) -> bool:
-        return label in self.classes
+        return isinstance(label, str) and class_name(label) in self.classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +185,9 @@ class Correspondence:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 reader = csv.reader(file)
                 rows = [(reader.line_num, row) for row in reader if any(c.strip() for c in row)]
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError:
+            raise FedmtError(f"{path}: not in UTF-8; save it as 'CSV UTF-8'.") from None
+        except (OSError, csv.Error) as error:
             raise FedmtError(f"{path}: cannot read the correspondence ({error}).") from None
         if len(rows) < 2:
             raise FedmtError(
@@ -184,6 +195,14 @@ class Correspondence:
                 f"class of '{coarse.name}', found {len(rows)} rows."
             )
         header_line, header = rows[0]
+        if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+            raise FedmtError(f"{path}, line {header_line}: the cells must be separated by commas.")
+        top = header[1:]
+        if top and all(name in coarse for name in top) and not any(name in fine for name in top):
+            raise FedmtError(
+                f"{path}, line {header_line}: the classes of '{coarse.name}' stand across the top; turn the "
+                f"table, so that those of '{fine.name}' do and these stand down the side."
+            )
         columns = [fine.index(name, f"{path}, line {header_line}") for name in header[1:]]
         _each_once(fine, columns, f"{path}, line {header_line}")
         matrix = torch.zeros(len(coarse), len(fine), dtype=torch.float64)

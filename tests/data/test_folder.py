@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from fedmt.data import ImageOptions, read_folder
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
+from fedmt.model import predicting
+from fedmt.model.inputs import find_files
 
 OPTIONS = ImageOptions()
 SPACE = LabelSpace("diagnosis", ["nevus", "melanoma", "wart"])
@@ -83,3 +89,76 @@ def test_damaged_image_names_file_and_class(tmp_path: Path) -> None:
     (tmp_path / "nevus" / "a.png").write_text("damaged")
     message = error_of(tmp_path)
     assert "class 'nevus'" in message and "a.png" in message
+
+
+def test_a_class_folder_with_decomposed_accents_is_its_class(tmp_path: Path) -> None:
+    """As a Mac makes it; beside it, the same name as others write it."""
+    write(tmp_path / "Na\u0308vus" / "a.png")
+    write(tmp_path / "N\u00e4vus" / "b.png")
+    write(tmp_path / "wart" / "c.png")
+    space = LabelSpace("diagnosis", ["wart", "N\u00e4vus"])
+    assert read_folder(tmp_path, OPTIONS, space).labels["diagnosis"].tolist() == [1, 1, 0]
+    inferred = read_folder(tmp_path, OPTIONS)
+    assert inferred.spaces["labels"].classes == ("N\u00e4vus", "wart")
+    assert inferred.labels["labels"].tolist() == [0, 0, 1]
+
+
+def test_all_folders_outside_the_space_are_named(tmp_path: Path) -> None:
+    for name in ("melanom", "nevi", "wart"):
+        write(tmp_path / name / "a.png")
+    message = error_of(tmp_path, SPACE)
+    assert message.startswith("2 problems:\n") and "'melanom'" in message and "'nevi'" in message
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_files_of_other_kinds_are_counted(tmp_path: Path, labelled: bool) -> None:
+    write(tmp_path / "nevus" / "a.png")
+    assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == ()
+    (tmp_path / "stray.dcm").touch()
+    (tmp_path / "nevus" / ".hidden.dcm").touch()
+    said = "1 file of another kind was passed over (.dcm); convert what is an image among them, to PNG say."
+    assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == (f"{tmp_path}: {said}",)
+    (tmp_path / "nevus" / "more").mkdir()
+    for name in ("b.jp2", "more/c.DCM", "more/IM0001"):
+        (tmp_path / "nevus" / name).touch()
+    [note] = read_folder(tmp_path, OPTIONS, labelled=labelled).notes
+    assert "4 files of other kinds were passed over (.dcm, no ending, .jp2)" in note
+    for number in range(10):
+        (tmp_path / "nevus" / f"1.2.840.{number}").touch()
+    assert "14 files" in (note := read_folder(tmp_path, OPTIONS, labelled=labelled).notes[0])
+    assert "…" in note and len(note) < len(str(tmp_path)) + 160
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_folder_of_other_kinds_alone_says_so(tmp_path: Path, labelled: bool) -> None:
+    (tmp_path / "nevus").mkdir()
+    (tmp_path / "nevus" / "a.dcm").touch()
+    message = error_of(tmp_path, labelled=labelled)
+    assert "no images" in message and message.endswith("to PNG say.") and "(.dcm)" in message
+
+
+def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lists folders by the same function."""
+    write(tmp_path / "a.png")
+    (tmp_path / "b.dcm").touch()
+    notes: list[str] = []
+    assert [file.path.name for file in find_files([tmp_path], notes=notes)] == ["a.png"]
+    assert len(notes) == 1 and notes[0].startswith(f"{tmp_path}: 1 file of another kind")
+    assert len(find_files([tmp_path, tmp_path / "b.dcm"])) == 2
+    model = SimpleNamespace(spaces=["s"], classes=lambda s: ["a"], calibrated=lambda s: True, finished=True)
+    monkeypatch.setattr(predicting, "load", lambda run, device: model)
+    monkeypatch.setattr(predicting, "predict_files", lambda *_: iter([predicting.Row("a.png", [("a", 1.0)])]))
+    said = io.StringIO()
+    console = Console(file=said, width=1000)
+    predicting.command_line(tmp_path, [tmp_path], None, 1, None, None, "image", "cpu", io.StringIO(), console)
+    assert said.getvalue() == f"Note: {notes[0]}\n"
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(FedmtError, match=r"no images in this folder.*\(\.dcm\)"):
+        find_files([tmp_path])
+
+
+def test_twelve_bit_images_are_noted(tmp_path: Path) -> None:
+    for name, value in (("a", 4095), ("b", 300)):
+        Image.fromarray(np.full((4, 4), value, dtype=np.uint16)).save(tmp_path / f"{name}.png")
+    [note] = read_folder(tmp_path, OPTIONS, labelled=False).notes
+    assert note.startswith(f"{tmp_path}: its 16-bit images use values up to 4095 only (2 looked at)")

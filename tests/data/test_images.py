@@ -123,6 +123,65 @@ def test_unreadable_file_is_named_with_its_place(tmp_path: Path, damage: str) ->
     assert message.startswith("list.csv, line 3: ") and str(bad) in message
 
 
+def broken(path: Path, size: tuple[int, int] = (60, 80)) -> Path:
+    """Its header is whole, its end is missing."""
+    whole = write(path, *size).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+@pytest.mark.parametrize("size", [None, (4, 4)])
+def test_all_damaged_files_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: Any, channels: Any
+) -> None:
+    """The first file among them, and whether it is the header that is damaged or the rest."""
+    monkeypatch.setattr(images, "CHUNK", 2)
+    files = [broken(tmp_path / "0.png"), *(write(tmp_path / f"{i}.png") for i in range(1, 5))]
+    files += [broken(tmp_path / "5.png"), tmp_path / "6.png"]
+    files[6].write_text("not an image")
+    message = error_of(*files, size=size, channels=channels)
+    assert message.startswith("3 problems:\n") and message.count("\n") == 3
+    assert [f"list.csv, line {i + 2}: " in message for i in range(7)] == [i in (0, 5, 6) for i in range(7)]
+
+
+def test_of_many_damaged_files_ten_are_named(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(13)]
+    for file in files:
+        file.write_text("not an image")
+    message = error_of(*files)
+    assert message.startswith("13 problems:\n") and message.endswith("\n  and 3 more.")
+    assert message.count("cannot read image") == 10
+
+
+def test_a_different_size_is_told_with_what_was_damaged_before(tmp_path: Path) -> None:
+    bad, one = broken(tmp_path / "bad.png"), write(tmp_path / "one.png", 6, 8)
+    other, third = write(tmp_path / "other.png", 6, 9), write(tmp_path / "third.png", 6, 9)
+    message = error_of(bad, one, other, third)
+    assert message.startswith("2 problems:\n") and str(bad) in message
+    assert f"'{other}' is 9 x 6" in message and f"'{one}' is 8 x 6" in message and str(third) not in message
+
+
+@pytest.mark.parametrize(("highest", "greys"), [(4095, "16 greys"), (255, "1 grey"), (16383, "64 greys")])
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_sixteen_bit_images_that_use_few_bits_are_noted(
+    tmp_path: Path, highest: int, greys: str, ending: str
+) -> None:
+    path = tmp_path / f"scan.{ending}"
+    Image.fromarray(np.array([[0, highest]], dtype=np.uint16)).save(path)
+    [note] = images.depth_notes([path, write(tmp_path / "8-bit.png")], "berlin")
+    assert note.startswith(f"berlin: its 16-bit images use values up to {highest} only (1 looked at)")
+    assert f"leaves {greys} of 256; scale them to 65535" in note
+    bright = tmp_path / "bright.png"
+    Image.fromarray(np.array([[0, 16384]], dtype=np.uint16)).save(bright)
+    assert images.depth_notes([path, bright], "berlin") == ()
+
+
+def test_dark_eight_bit_images_are_not_noted(tmp_path: Path) -> None:
+    Image.new("L", (4, 4), 3).save(tmp_path / "dark.png")
+    assert images.depth_notes([tmp_path / "dark.png"], "berlin") == ()
+
+
 def test_decompression_bomb_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = write(tmp_path / "bomb.png", 20, 20)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)

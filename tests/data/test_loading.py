@@ -312,6 +312,29 @@ def test_a_correspondence_for_no_space(folder):
     assert "traige" in message and "Did you mean 'triage'?" in message
 
 
+def test_a_correspondence_for_the_wanted_space(folder):
+    said = error_of(folder, changed(CONFIG, 'triage = "triage.csv"', 'diagnosis = "triage.csv"'))
+    assert "correspondences.diagnosis: 'diagnosis' is the wanted space" in said and "'triage', 'look'" in said
+
+
+def test_a_mistake_in_a_correspondence_that_centers_share_is_told_once(folder):
+    text = changed(
+        CONFIG, '"triage.csv"', '{ melanom = "malignant", nevus = "benign", keratosis = "benign" }'
+    )
+    own = 'correspondence = { melanoma = "malignant", nevus = "benign", keratosis = "malignant" }\n'
+    said = error_of(folder, changed(text, own, ""))  # now of berlin and faro
+    assert said.count("\n") == 0 and "federation.toml: correspondences.triage: label 'melanom'" in said
+    assert "Did you mean 'melanoma'?" in said
+
+
+def test_a_reference_center_that_lacks_a_class(folder):
+    for image in (folder / "reference" / "nevus").iterdir():
+        image.unlink()
+    (folder / "reference" / "nevus").rmdir()
+    _, notes = load_config(folder / "federation.toml").build_federation()
+    assert len(notes) == 1 and "center 'reference': no image of 'nevus'" in notes[0]
+
+
 def test_a_correspondence_of_a_center_in_the_wanted_space(folder):
     """It would be ignored: such a center's labels are the wanted ones."""
     text = changed(

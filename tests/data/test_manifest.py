@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -96,3 +97,49 @@ def test_bad_tables(tmp_path: Path, text: str | bytes, said: str) -> None:
 def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(FedmtError, match=r"absent\.csv: cannot read"):
         read_manifest(tmp_path / "absent.csv", ImageOptions())
+
+
+def test_labels_with_decomposed_accents_are_their_class(tmp_path: Path) -> None:
+    text = "image,label\nimages/a.png,Na\u0308vus\nimages/b.png,N\u00e4vus\n"
+    assert read(tmp_path, text).spaces["labels"].classes == ("N\u00e4vus",)
+    space = LabelSpace("diagnosis", ["wart", "N\u00e4vus"])
+    assert read(tmp_path, text, space=space).labels["diagnosis"].tolist() == [1, 1]
+
+
+def test_all_missing_images_and_unknown_labels_are_named(tmp_path: Path) -> None:
+    lines = [f"images/{i}.png,nevus\n" for i in range(14)]
+    message = error_of(tmp_path, "image,label\n" + "".join(lines))
+    assert message.startswith("14 problems:\n  ") and message.endswith("\n  and 4 more.")
+    assert [f"berlin.csv, line {i}:" in message for i in range(2, 14)] == [True] * 10 + [False] * 2
+
+    text = "image,label\nimages/a.png,nevi\nimages/b.png,nevi\nimages/b.png,melanom\n"
+    message = error_of(tmp_path, text, space=SPACE)
+    assert message.startswith("2 problems:\n")  # each label at its first line
+    assert "line 2: label 'nevi'" in message and "line 4: label 'melanom'" in message
+
+
+def test_an_image_with_two_labels_names_both_lines(tmp_path: Path) -> None:
+    text = "image,label\nimages/a.png,nevus\nimages/b.png,nevus\nimages/../images/a.png,melanoma\n"
+    for space in (None, SPACE):
+        message = error_of(tmp_path, text, space=space)
+        assert "berlin.csv, line 4: image" in message and "a.png' has the label 'melanoma'" in message
+        assert "'nevus' on line 2; remove one of the two lines" in message
+    assert len(read(tmp_path, text, label_column=None)) == 3  # labels that nobody asks for
+
+
+@pytest.mark.parametrize("label_column", ["label", None])
+def test_images_listed_again_are_counted(tmp_path: Path, label_column: str | None) -> None:
+    text = "image,label\nimages/a.png,nevus\nimages/b.png,nevus\n"
+    assert read(tmp_path, text, label_column=label_column).notes == ()
+    found = read(tmp_path, text + "images/a.png,nevus\n", label_column=label_column)
+    said = "1 line repeats an image listed above, which counts again; remove what is not meant."
+    assert len(found) == 3 and found.notes == (f"{tmp_path / 'berlin.csv'}: {said}",)
+    again = read(tmp_path, text + 2 * "images/a.png,nevus\n", label_column=label_column)
+    assert "2 lines repeat an image" in again.notes[0]
+
+
+@pytest.mark.parametrize("label_column", ["label", None])
+def test_twelve_bit_images_are_noted(tmp_path: Path, label_column: str | None) -> None:
+    Image.fromarray(np.full((4, 4), 4095, dtype=np.uint16)).save(tmp_path / "images" / "a.png")
+    [note] = read(tmp_path, "image,label\nimages/a.png,nevus\n", label_column=label_column).notes
+    assert "berlin.csv: its 16-bit images use values up to 4095 only" in note

@@ -93,3 +93,16 @@ def test_bad_files(tmp_path: Path) -> None:
     np.save(tmp_path / "single.npy", GREY)
     with pytest.raises(FedmtError, match="a single array"):
         read_npz(tmp_path / "single.npy", ImageOptions())
+
+
+def test_labels_with_decomposed_accents_are_their_class(tmp_path: Path) -> None:
+    composed, decomposed = "n\u00e4vus", "na\u0308vus"
+    arrays = {"images": GREY, "labels": [decomposed, composed, "wart"]}
+    assert read(tmp_path, **arrays).spaces["labels"].classes == (composed, "wart")
+    space = LabelSpace("diagnosis", ["wart", composed])
+    assert read(tmp_path, space, **arrays).labels["diagnosis"].tolist() == [1, 1, 0]
+
+
+def test_all_labels_outside_the_space_are_named(tmp_path: Path) -> None:
+    message = error_of(tmp_path, SPACE, images=GREY, labels=["urgent", "routin", "urgend"])
+    assert message.startswith("2 problems:\n") and "labels[1]" in message and "labels[2]" in message

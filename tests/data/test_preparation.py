@@ -211,3 +211,7 @@ def test_a_class_too_small_stays_a_mistake_where_the_reference_has_a_number() ->
     data = selection([40, 40, 2, 0])
     train, _, notes = prepare(data, data, spec(per_class=3), 0)
     assert notes == () and train.spaces == data.spaces  # the split then refuses it
+
+
+def test_at_most_finds_a_class_however_its_accents_are_written() -> None:
+    assert spec(at_most={"na\u0308vus": 8}).at_most == {"n\u00e4vus": 8}

@@ -32,7 +32,7 @@ def load_benchmark(
     which must then be a partition. flip: whether augmented copies may be mirrored.
     """
     options = images.options()
-    vocabulary.check()
+    vocabulary.check(spec.wanted)
     data = read_source(spec.data, options, vocabulary.spaces.get(spec.wanted), "benchmark", "train")
     if spec.wanted not in data.labels:
         own = f" The data itself has {listed(data.labels)}." if data.labels else ""

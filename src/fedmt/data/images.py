@@ -21,11 +21,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from fedmt.data.cache import Pixels, gib, map_cached, write_cached
-from fedmt.data.imageset import ImageOptions
+from fedmt.data.imageset import ImageOptions, together
 from fedmt.errors import FedmtError
 
 CHUNK = 256
 """Files decoded at a time: enough to keep every core busy, little beside `memory_limit`."""
+
+LOOKED_AT = 20
+"""Files of a source whose 16-bit values are looked at: a source's images come from the same machine."""
+
+FEW_GREYS = 64
+"""So many greys or fewer deserve a note: 14 bits of 16, or less."""
 
 DECODING = "1"
 """Part of the cache's key; to be raised when files are decoded differently from before."""
@@ -35,11 +41,12 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
     """The files `paths` as uint8 [N, C, H, W]; `where[i]` is the place that named `paths[i]`.
 
     Above `options.memory_limit` bytes the decoded set is kept in `options.cache` and memory-mapped;
-    the next call with the same, unchanged files maps it again without decoding.
+    the next call with the same, unchanged files maps it again without decoding. Files that cannot be
+    read are told in one error, all of them; those that are missing or empty before any is decoded.
     """
     if not paths:
         raise FedmtError("No images to read.")
-    stats = [_stat(path, place) for path, place in zip(paths, where, strict=True)]
+    stats = _stats(paths, where)
     cached = None
     if options.cache is not None:
         cached = options.cache / f"images-{_key(paths, stats, options)}.npy"
@@ -47,10 +54,10 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
         if images is not None and len(images) == len(paths):
             return images
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        channels = options.channels or (3 if any(pool.map(_has_colour, paths, where)) else 1)
-        first = _decode(paths[0], where[0], options.size, channels)
-        shape = (len(paths), *first.shape)
-        chunks = _chunks(pool, paths, where, options.size, shape)
+        channels = options.channels or (3 if any(pool.map(_has_colour, paths)) else 1)
+        first, pixels = _first(paths, where, options.size, channels)
+        shape = (len(paths), *pixels.shape)
+        chunks = _chunks(pool, paths, where, options.size, shape, first)
         size = math.prod(shape)
         if size <= options.memory_limit:
             pixels = np.empty(shape, dtype=np.uint8)
@@ -76,8 +83,46 @@ def read_image(path: Path, where: str, size: tuple[int, int] | None, channels: i
     return _decode(path, where, size, channels)
 
 
-def _stat(path: Path, where: str) -> os.stat_result:
+def depth_notes(paths: Sequence[Path], where: str) -> tuple[str, ...]:
+    """A note where 16-bit grey images use the lower bits alone, as 12-bit scans do when they are exported.
+
+    Their high byte then holds next to nothing. Which scaling is meant, only who exported them knows.
+    """
+    highest = [_highest(path) for path in paths[:: max(1, len(paths) // LOOKED_AT)][:LOOKED_AT]]
+    deep = [value for value in highest if value is not None]
+    greys = max(deep, default=65535) // 256 + 1
+    if greys > FEW_GREYS:
+        return ()
+    left = "1 grey" if greys == 1 else f"{greys} greys"
+    return (
+        f"{where}: its 16-bit images use values up to {max(deep)} only ({len(deep)} looked at), which leaves "
+        f"{left} of 256; scale them to 65535, all by the same factor.",
+    )
+
+
+def _highest(path: Path) -> int | None:
+    """The highest value of a 16-bit grey image; None for others, which are not decoded for it."""
+    try:
+        with Image.open(path) as image:
+            return int(np.asarray(image).max()) if image.mode.startswith("I") else None
+    except Exception:  # as in `_readable`
+        return None
+
+
+def _stats(paths: Sequence[Path], where: Sequence[str]) -> list[os.stat_result]:
     """Before anything is decoded, so that a missing file at the end is not found after an hour."""
+    stats, problems = [], []
+    for path, place in zip(paths, where, strict=True):
+        try:
+            stats.append(_stat(path, place))
+        except FedmtError as error:
+            problems.append(str(error))
+    if problems:
+        raise together(problems)
+    return stats
+
+
+def _stat(path: Path, where: str) -> os.stat_result:
     try:
         found = path.stat()
     except (OSError, ValueError) as error:
@@ -97,10 +142,26 @@ def _key(paths: Sequence[Path], stats: Sequence[os.stat_result], options: ImageO
     return digest.hexdigest()[:32]
 
 
-def _has_colour(path: Path, where: str) -> bool:
-    """From the header alone. A palette counts as colour."""
-    with _readable(path, where), Image.open(path) as image:
-        return image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
+def _has_colour(path: Path) -> bool:
+    """From the header alone. A palette counts as colour; a file that cannot be read is told when decoded."""
+    try:
+        with Image.open(path) as image:
+            return image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
+    except Exception:  # as in `_readable`
+        return False
+
+
+def _first(
+    paths: Sequence[Path], where: Sequence[str], size: tuple[int, int] | None, channels: int
+) -> tuple[Path, Pixels]:
+    """The first file that can be read, and its pixels: where no size is asked for, all must have its size."""
+    problems = []
+    for path, place in zip(paths, where, strict=True):
+        try:
+            return path, _decode(path, place, size, channels)
+        except FedmtError as error:
+            problems.append(str(error))
+    raise together(problems)
 
 
 def _chunks(
@@ -109,20 +170,37 @@ def _chunks(
     where: Sequence[str],
     size: tuple[int, int] | None,
     shape: tuple[int, ...],
+    first: Path,
 ) -> Iterator[tuple[int, Pixels]]:
-    """(start, uint8 [n, C, H, W]) of consecutive files, each of them of `shape[1:]`."""
+    """(start, uint8 [n, C, H, W]) of consecutive files, each of them of `shape[1:]`, the size of `first`."""
 
-    def decode(i: int) -> Pixels:
-        pixels = _decode(paths[i], where[i], size, shape[1])
-        if pixels.shape != shape[1:]:
-            raise FedmtError(
-                f"{where[i]}: image '{paths[i]}' is {pixels.shape[2]} x {pixels.shape[1]} (width x height), "
-                f"but '{paths[0]}' is {shape[3]} x {shape[2]}; set images.size to bring them to one size."
-            )
-        return pixels
+    def decode(i: int) -> Pixels | FedmtError:
+        try:
+            return _decode(paths[i], where[i], size, shape[1])
+        except FedmtError as error:
+            return error
 
+    def other_size(i: int, pixels: Pixels) -> str:
+        return (
+            f"{where[i]}: image '{paths[i]}' is {pixels.shape[2]} x {pixels.shape[1]} (width x height), "
+            f"but '{first}' is {shape[3]} x {shape[2]}; set images.size to bring them to one size."
+        )
+
+    problems: list[str] = []
     for start in range(0, len(paths), CHUNK):
-        yield start, np.stack(list(pool.map(decode, range(start, min(start + CHUNK, len(paths))))))
+        chunk = []
+        for i, found in enumerate(pool.map(decode, range(start, min(start + CHUNK, len(paths)))), start):
+            if isinstance(found, FedmtError):
+                problems.append(str(found))
+            elif found.shape != shape[1:]:
+                # One says it all: the others would fill the screen, and take as long as reading the set.
+                raise together([*problems, other_size(i, found)])
+            else:
+                chunk.append(found)
+        if not problems:
+            yield start, np.stack(chunk)
+    if problems:
+        raise together(problems)
 
 
 def _decode(path: Path, where: str, size: tuple[int, int] | None, channels: int) -> Pixels:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,9 @@ Split = Literal["train", "test"]
 
 RESIZING = 1
 """Part of the cache's key; to be raised when arrays are resized differently from before."""
+
+TOLD = 10
+"""Problems of one source that are told in full; the rest are counted."""
 
 CHUNK_BYTES = 64 * 2**20
 """Resizing works in float32; in chunks, so that it never needs a float copy of the whole set."""
@@ -151,6 +154,33 @@ def _fit(images: Tensor, size: tuple[int, int]) -> Tensor:
     crop = images[:, :, top : top + kept_height, left : left + kept_width].float()
     resized = functional.interpolate(crop, size=size, mode="bilinear", antialias=True)
     return resized.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def together(problems: Sequence[str]) -> FedmtError:
+    """One error of all the problems of a source, so that they can be mended in one go."""
+    if len(problems) == 1:
+        return FedmtError(problems[0])
+    more = [f"and {len(problems) - TOLD:,} more."] if len(problems) > TOLD else []
+    return FedmtError("\n  ".join([f"{len(problems):,} problems:", *problems[:TOLD], *more]))
+
+
+def label_positions(names: Sequence[str], space: LabelSpace, where: Sequence[str]) -> Tensor:
+    """The labels `names` as positions in `space`, int64 [N]; `where[i]` is the place that has `names[i]`.
+
+    Looked up once a name; where one is unknown, the error points at its first place.
+    """
+    known: dict[str, int] = {}
+    problems: dict[str, str] = {}
+    for name, place in zip(names, where, strict=True):
+        if name in known or name in problems:
+            continue
+        try:
+            known[name] = space.index(name, place)
+        except FedmtError as error:
+            problems[name] = str(error)
+    if problems:
+        raise together(list(problems.values()))
+    return torch.tensor([known[name] for name in names])
 
 
 def check_split(split: str, source: str) -> None:

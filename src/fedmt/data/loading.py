@@ -44,10 +44,16 @@ class Vocabulary:
             )
         return self.spaces[name]
 
-    def check(self) -> None:
+    def check(self, wanted: str) -> None:
         """A correspondence for a space that nobody knows would be ignored in silence."""
         for name in self.correspondences:
-            self.space(name, f"{self.where}: correspondences.{name}")
+            where = f"{self.where}: correspondences.{name}"
+            self.space(name, where)
+            if name == wanted:
+                others = listed(s for s in self.spaces if s != wanted)
+                raise FedmtError(
+                    f"{where}: '{name}' is the wanted space, which needs none; name the other one: {others}."
+                )
 
     def correspondence(
         self, wanted: LabelSpace, space: LabelSpace, own: CorrespondenceSpec | None, where: str
@@ -63,6 +69,8 @@ class Vocabulary:
         spec = own if own is not None else self.correspondences.get(space.name)
         if spec is None:
             return None
+        if own is None:
+            where = f"{self.where}: correspondences.{space.name}"
         if isinstance(spec, Path):
             return Correspondence.from_csv(spec, wanted, space)
         return Correspondence.from_mapping(wanted, space, spec, where)
@@ -82,7 +90,7 @@ def load_federation(
     at_hand: whether the centers' data are here; else the centers are known by name and space (`outline`).
     """
     options = images.options()
-    vocabulary.check()
+    vocabulary.check(wanted)
     goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
     problems: list[str] = []
     notes: list[str] = []
@@ -110,7 +118,15 @@ def load_federation(
         for t in tried(partial(_load_test, test, f"test {number}", wanted, options, vocabulary, notes))
     ]
     if problems:
-        raise FedmtError("\n".join(problems))
+        raise FedmtError("\n".join(dict.fromkeys(problems)))  # centers may share a correspondence
+    reference_labels = first[0].labels
+    assert reference_labels is not None
+    absent = [c for k, c in enumerate(goal) if not bool((reference_labels == k).any())]
+    if absent:
+        notes.append(
+            f"center '{first[0].name}': no image of {listed(absent, 5)}: the reference center should show "
+            "every wanted class, or the model hardly learns it."
+        )
     spaces = {goal, *(c.space for c in others)}
     notes += [
         f"{test.name}: no center labels in space '{test.space.name}', so no model answers in it: left out."
@@ -199,7 +215,7 @@ def _derived_tests(
         if not wanted or space == goal or any(t.space == space for t in tests):
             continue
         first = matrices[0]
-        if any(not torch.equal(m.matrix, first.matrix) for m in matrices):
+        if any(m != first for m in matrices):
             notes.append(
                 f"space '{space.name}': its centers' correspondences differ, so the wanted labels of the "
                 f"test do not tell those in it; to test in '{space.name}', add [[tests]] with labels in it."

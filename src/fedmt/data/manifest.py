@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
-
-from fedmt.data.images import read_images
-from fedmt.data.imageset import ImageOptions, ImageSet
+from fedmt.data.images import depth_notes, read_images
+from fedmt.data.imageset import ImageOptions, ImageSet, label_positions, together
 from fedmt.errors import FedmtError, listed, nearest
-from fedmt.labels import LabelSpace
+from fedmt.labels import LabelSpace, class_name
 
 
 def read_manifest(
@@ -27,28 +26,57 @@ def read_manifest(
 
     Image files are absolute, or relative to `root`, by default the table's own folder. Without
     `space` the sorted labels are the classes of a space called `space_name`. With
-    `label_column=None` the set is unlabelled.
+    `label_column=None` the set is unlabelled. An image that is listed again counts again, and a note
+    says how many are; with another label it is an error.
     """
     path = Path(path)
     base = path.parent if root is None else Path(root)
     columns = [image_column] if label_column is None else [image_column, label_column]
-    files, names, where = [], [], []
+    files, names, lines, where = [], [], [], []
     for line, cells in table_rows(path, columns):
         place = f"{path}, line {line}"
         for column, cell in zip(columns, cells, strict=True):
             if not cell:
                 raise FedmtError(f"{place}: the column '{column}' is empty; fill it in or remove the line.")
         files.append(base / cells[0])
-        names.append(cells[-1])
+        names.append(class_name(cells[-1]))
+        lines.append(line)
         where.append(place)
     if not files:
         raise FedmtError(f"{path}: no images; expected a line for each image below the header.")
     if label_column is None:
-        return ImageSet(read_images(files, where, options))
+        repeated = _repeated(files, None, lines, path)
+        images = read_images(files, where, options)
+        return ImageSet(images, notes=(*repeated, *depth_notes(files, str(path))))
     space = space or LabelSpace(space_name, sorted(set(names)))
     # Labels first: they are quickly checked, and decoding may take long.
-    labels = torch.tensor([space.index(name, place) for name, place in zip(names, where, strict=True)])
-    return ImageSet(read_images(files, where, options), {space.name: labels}, {space.name: space})
+    labels = label_positions(names, space, where)
+    repeated = _repeated(files, names, lines, path)
+    images = read_images(files, where, options)
+    notes = (*repeated, *depth_notes(files, str(path)))
+    return ImageSet(images, {space.name: labels}, {space.name: space}, notes)
+
+
+def _repeated(
+    files: Sequence[Path], labels: Sequence[str] | None, lines: Sequence[int], table: Path
+) -> tuple[str, ...]:
+    """A note on files that are listed again; an error where two lines give a file different labels."""
+    first: dict[str, int] = {}
+    problems = []
+    for i, file in enumerate(files):
+        j = first.setdefault(os.path.normpath(file), i)
+        if labels is not None and labels[i] != labels[j]:
+            problems.append(
+                f"{table}, line {lines[i]}: image '{file}' has the label '{labels[i]}', but '{labels[j]}' on "
+                f"line {lines[j]}; remove one of the two lines."
+            )
+    if problems:
+        raise together(problems)
+    again = len(files) - len(first)
+    if not again:
+        return ()
+    count = "1 line repeats an image" if again == 1 else f"{again:,} lines repeat an image"
+    return (f"{table}: {count} listed above, which counts again; remove what is not meant.",)
 
 
 def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedmt.data.imageset import ImageOptions, ImageSet, conform
+from fedmt.data.imageset import ImageOptions, ImageSet, conform, label_positions
 from fedmt.errors import FedmtError, listed
-from fedmt.labels import LabelSpace
+from fedmt.labels import LabelSpace, class_name
 
 Array = npt.NDArray[Any]
 
@@ -49,7 +49,7 @@ def read_npz(
         )
     if labels.dtype.kind in "US":
         names = _text(labels, "labels", path)
-        space = space or LabelSpace(space_name, sorted({name.strip() for name in names}))
+        space = space or LabelSpace(space_name, sorted({class_name(name) for name in names}))
     elif labels.dtype.kind in "iu":
         classes = _classes(arrays, path)
         outside = np.flatnonzero((labels < 0) | (labels >= len(classes)))
@@ -62,9 +62,7 @@ def read_npz(
         space = space or LabelSpace(space_name, classes)
     else:
         raise FedmtError(f"{path}: 'labels' are {labels.dtype}; expected strings, or integers and 'classes'.")
-    # Looked up once a class; where the name is unknown, the error points at its first image.
-    known = {name: space.index(name, f"{path}, labels[{names.index(name)}]") for name in dict.fromkeys(names)}
-    positions = torch.tensor([known[name] for name in names])
+    positions = label_positions(names, space, [f"{path}, labels[{i}]" for i in range(len(names))])
     return ImageSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
 
 

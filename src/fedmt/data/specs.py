@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from fedmt.data.imageset import ImageOptions
 from fedmt.errors import FedmtError
+from fedmt.labels import class_name
 
 
 def from_config_folder(path: Path, info: ValidationInfo) -> Path:
@@ -19,6 +20,11 @@ def from_config_folder(path: Path, info: ValidationInfo) -> Path:
 
 
 ConfigPath = Annotated[Path, AfterValidator(from_config_folder)]
+
+
+def by_class_name(counts: dict[str, int]) -> dict[str, int]:
+    """Under the names that a LabelSpace has, so that accents written another way do not hide a class."""
+    return {class_name(name): count for name, count in counts.items()}
 
 
 class Section(BaseModel):
@@ -104,7 +110,7 @@ class BenchmarkSpec(Section):
     samples: Count | None = None
     test_per_class: Count | None = None
     test_samples: Count | None = None
-    at_most: dict[str, Count] = Field(default_factory=dict)
+    at_most: Annotated[dict[str, Count], AfterValidator(by_class_name)] = Field(default_factory=dict)
     augment_to: tuple[tuple[Count, Count], ...] = ()
     subset: Count | None = None
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedmt.data.folder import EXPECTED, images_below
+from fedmt.data.folder import files_below, no_images, passed_over
 from fedmt.data.images import picture_pixels, read_image
 from fedmt.data.imageset import ImageOptions, conform
 from fedmt.data.manifest import table_rows
@@ -122,14 +122,21 @@ class File:
     where: str
 
 
-def find_files(inputs: Sequence[Path], image_column: str = "image") -> list[File]:
-    """The image files that paths name: each itself, all in a folder at any depth, or those of a CSV."""
+def find_files(
+    inputs: Sequence[Path], image_column: str = "image", notes: list[str] | None = None
+) -> list[File]:
+    """The image files that paths name: each itself, all in a folder at any depth, or those of a CSV.
+
+    What is passed over in a folder is told in `notes`.
+    """
     files: list[File] = []
     for path in inputs:
         if path.is_dir():
-            found = images_below(path)
+            found, others = files_below(path)
             if not found:
-                raise FedmtError(f"{path}: no images in this folder; {EXPECTED}.")
+                raise no_images(path, others)
+            if notes is not None and others:
+                notes.append(f"{path}: {passed_over(others)}")
             files += [File(image, str(image), str(path)) for image in found]
         elif not path.exists():
             raise FedmtError(f"{path}: there is no such file or folder.")
