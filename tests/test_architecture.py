@@ -66,7 +66,7 @@ BELOW = {
     "run": {"errors", "config", "data", "engines", "model", "runs", "tracking"},
     "progress": {"data", "engines", "run"},
     "export": {"engines", "errors", "model", "runs"},
-    "init": {"errors", "config", "data"},
+    "init": {"errors", "labels", "config", "data"},
     "report": {"errors", "config", "engines", "run", "runs"},
     "watch": {"errors", "report", "runs"},
     "quickstart": {"augment", "config", "progress", "report", "run", "runs"},

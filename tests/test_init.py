@@ -2,6 +2,7 @@
 
 import csv
 import tomllib
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -151,7 +152,8 @@ def test_a_table_that_would_make_a_label_impossible_is_not_used(tmp_path: Path, 
 def test_a_center_that_lacks_a_class_shares_the_space(tmp_path: Path) -> None:
     class_folders(tmp_path / "a", WANTED)
     class_folders(tmp_path / "b", WANTED[:2])
-    plan = propose(*discover(tmp_path))
+    centers, tests, _ = discover(tmp_path)
+    plan = propose(centers, tests)
     assert plan.reference.found.name == "a" and plan.centers[0].space == plan.wanted and len(plan.spaces) == 1
 
 
@@ -239,7 +241,14 @@ def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:
         ([], "where is the data?"),
         (["{tmp}/nowhere"], "does not exist"),
         (["{tmp}/empty"], "looks like a center"),
-        (["{tmp}/plain"], "No center has labels"),
+        (["{tmp}/plain"], "looks like one center, with the classes 'a'; give the folder that it lies in"),
+        (["--center", "x={tmp}/plain/a"], "No center has labels"),
+        (
+            ["--center", "x={data}/aachen"],
+            "'x' is the only center, so it is the reference center; at least one",
+        ),
+        (["{data}/cairo"], "is itself one center, give the folder that it lies in"),
+        (["{data}/delhi"], "'0.png', '1.png', '2.png': left out"),
         (["--center", "x={tmp}/none"], "no such file or folder"),
         (["--center", "=x"], "expected NAME=PATH"),
         (["{data}", "--reference", "achen"], "Did you mean 'aachen'?"),
@@ -261,5 +270,132 @@ def test_an_unclear_test_set_is_left_out_and_said(tmp_path: Path, command) -> No
     class_folders(tmp_path / "b", ["cat", "dog"])
     class_folders(tmp_path / "test", ["cow", "pig"])
     out = tmp_path / "federation.toml"
-    assert command("init", tmp_path, "--out", out)[0] == 0
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0 and "Note: test: looks like a test set, but is left out: its labels" in printed
+    assert "('cow', 'pig' not among the wanted classes 'cat', 'dog')." in printed
     assert "left out" in out.read_text() and "tests" not in tomllib.loads(out.read_text())
+
+
+TABLE = "image,label\n" + "".join(f"img/{i}.png,{'xy'[i % 2]}\n" for i in range(6))
+UNREADABLE = {
+    "latin-1": (TABLE.replace("x", "\xf6").encode("latin-1"), "not in UTF-8; save it as 'CSV UTF-8'"),
+    "empty": (b"", "the table is empty"),
+    "semicolons": (TABLE.replace(",", ";").encode(), "separated by semicolons; save it separated by commas"),
+    "tabs": (TABLE.replace(",", "\t").encode(), "separated by tabs"),
+    "ragged": (TABLE.replace(".png,", ".png,,").encode(), "no line of this table has as many cells"),
+    "one label": (TABLE.replace("x", "y").encode(), "none of its columns ('label') looks like labels"),
+    "gaps": (TABLE.replace("x", "").encode(), "column 'label' has empty cells"),
+    "something else": (b"who,what\na,b\n", "no column of this table names image files"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, command, content: bytes, reason: str) -> None:
+    """And the folder that its images lie in is no class; only several folders are classes beside it."""
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b", ["img"], 6)
+    class_folders(tmp_path / "c", WANTED[:2])
+    for name in "bc":
+        (tmp_path / name / "cases.csv").write_bytes(content)
+    (tmp_path / "c" / "._cases.csv").write_bytes(b"\xff")  # what a Mac leaves on a stick
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert (status, said) == (0, "")
+    for name in "bc":
+        assert any(
+            line.startswith(f"Note: {name}: 'cases.csv' in it is not used:") and reason in line
+            for line in printed.splitlines()
+        )
+    assert "._cases" not in printed and "Note: b: 'img' may be no class" in printed
+    assert "# 'cases.csv' in it is not used" in out.read_text()
+    b, c = tomllib.loads(out.read_text())["centers"]
+    assert b == {"name": "b", "source": "folder", "path": "b"} and c["space"] == "wanted"
+    assert command("check", out)[0] == 0
+
+
+def test_a_test_set_without_labels_is_left_out_and_said(tmp_path: Path, command) -> None:
+    for name in "ab":
+        class_folders(tmp_path / name, ["cat", "dog"])
+    picture(tmp_path / "test" / "0.png")
+    _, printed, _ = command("init", tmp_path, "--out", tmp_path / "federation.toml")
+    assert "Note: test: looks like a test set, but has no labels, so it is left out." in printed
+
+
+def test_nothing_is_left_out_without_a_word(data: Path, command) -> None:
+    np.savez(data / "whole.npz", images=np.zeros((4, 8, 8), dtype=np.uint8), labels=np.array(["x", "y"] * 2))
+    (data / "cut.npz").write_bytes((data / "whole.npz").read_bytes()[:300])
+    np.savez(data / "bare.npz", labels=np.array(["x", "y"]))
+    np.savez(data / "float.npz", images=np.zeros((4, 8, 8)))
+    (data / "latin.csv").write_bytes(b"image,label\n\xf6.png,x\n")
+    (data / "leer").mkdir()
+    (data / "inner").mkdir()
+    (data / "whole.npz").rename(data / "inner" / "whole.npz")
+    (data / "cases.xlsx").write_bytes(b"")
+    picture(data / "stray.png")
+    (data / "own.csv").write_text("image,label\n" + "".join(f"own-{i}.png,{'xy'[i % 2]}\n" for i in range(4)))
+    for i in range(4):
+        picture(data / f"own-{i}.png")  # a table names them: not stray
+    out = data / "federation.toml"
+    assert command("init", data, "--out", out)[0] == 0
+    status, printed, _ = command("init", data, "--out", out, "--force")  # the file is none of the data
+    assert status == 0
+    notes = [line for line in printed.splitlines() if ": left out: " in line]
+    expected = [
+        ("bare.npz", "no array 'images'"),
+        ("cut.npz", "cannot read the archive"),
+        ("float.npz", "'images' are float64"),
+        ("latin.csv", "not in UTF-8"),
+        ("notes.csv", "no column of this table names image files"),
+        ("inner", "'whole.npz' in it is not used: an archive is a center of its own"),
+        ("leer", "no images and no CSV of images in it"),
+        ("'cases.xlsx', 'stray.png'", "in no center's folder or table"),
+    ]
+    assert len(notes) == len(expected)
+    for line, (name, reason) in zip(notes, expected, strict=True):
+        assert line.startswith(f"Note: {name}: left out: ") and reason in line
+        assert f"# {name}: left out: " in out.read_text()
+    assert command("check", out)[0] == 0
+
+
+def test_the_other_of_two_centers_left_out(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    (tmp_path / "b.csv").write_bytes(b"image,label\n\xf6.png,x\n")
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert status == 2 and "'a' is the only center" in said and "tmp:" not in said and not out.exists()
+    assert "Note: b.csv: left out: the table is not in UTF-8" in printed
+
+
+def test_centers_without_labels_beside_a_labelled_one_are_no_classes(tmp_path: Path, command) -> None:
+    for name in "pq":
+        picture(tmp_path / "data" / name / "0.png")
+    class_folders(tmp_path / "ref", WANTED)
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path / "data", "--center", f"r={tmp_path / 'ref'}", "--out", out)[0] == 0
+
+
+def test_lines_too_long_or_short_are_counted(tmp_path: Path) -> None:
+    picture(tmp_path / "img" / "0.png")
+    (tmp_path / "cases.csv").write_text(TABLE + "img/0.png,x,y\nimg/0.png\n")
+    found = look("cases", tmp_path / "cases.csv")
+    assert found.images == 6 and "fewer cells than the header: 2;" in found.notes[0]
+
+
+def test_accents_composed_and_decomposed_are_one(tmp_path: Path, command) -> None:
+    """A Mac's folder names, and the table of another center."""
+    names = ["mélanome", "nævus"]
+    class_folders(tmp_path / "a", names)
+    class_folders(tmp_path / "test", [unicodedata.normalize("NFD", n) for n in names])
+    table(
+        tmp_path / "b.csv", ["file", "dx"], [(unicodedata.normalize("NFD", names[i % 2]),) for i in range(6)]
+    )
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--reference", "a", "--out", out)[0] == 0
+    config = tomllib.loads(out.read_text())
+    assert list(config["spaces"].values()) == [names] and len(config["tests"]) == 1
+    assert command("check", out)[0] == 0
+
+
+def test_a_table_may_end_in_capitals(tmp_path: Path) -> None:
+    table(tmp_path / "CASES.CSV", ["image", "label"], [("xy"[i % 2],) for i in range(6)])
+    assert look("b", tmp_path).path == tmp_path / "CASES.CSV"

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from fedmt.config import load_config
 from fedmt.errors import FedmtError, listed
-from fedmt.init.looking import Found, discover, label_columns, look
-from fedmt.init.proposing import Plan, accepted, propose
+from fedmt.init.looking import Found, LeftOut, discover, label_columns, look
+from fedmt.init.proposing import Plan, accepted, propose, why_left_out
 from fedmt.init.writing import config_text
 
 Ask = Callable[[str, str], str]
@@ -42,22 +42,21 @@ def command_line(
                 "`fedmt init data/`, or each center by itself: --center NAME=PATH."
             )
         folder = Path(ask("Folder that holds a folder or CSV for each center", "."))
-    found, held = discover(folder) if folder is not None else ([], [])
+    found, held, left = discover(folder) if folder is not None else ([], [], [])
     found += [_named(text) for text in centers]
     held += [look(path.stem, path) for path in tests]
     names = [f.name for f in found]
     if len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise FedmtError(f"init: several centers are called {listed(twice)}; name them: --center NAME=PATH.")
+    _show([*found, *held], left, console)
+    _refuse_one_center(found, folder)
     if ask is not None and reference is None:
-        console.print(_seen([*found, *held]))
         guess = propose(found, held, None, column)
         reference = ask("Reference center (it has the labels you want)", guess.reference.found.name)
     plan = propose(found, held, reference, column)
     plan = _ask_similar(plan, accept_similar, console, ask)
-    _write(config_text(plan, out.parent), out)
-    if ask is None:
-        console.print(_seen([*found, *held]))
+    _write(config_text(plan, out.parent, left), out)
     _tell(plan, out, console)
     return plan
 
@@ -70,6 +69,30 @@ def _named(text: str) -> Found:
     if not name.strip() or not path.strip():
         raise FedmtError(f"--center {text}: expected NAME=PATH, as in --center Berlin=data/berlin.csv.")
     return look(name.strip(), Path(path.strip()).expanduser())
+
+
+def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
+    """One center is no federation, and is easily given: its own folder in place of the one it lies in."""
+    if len(found) == 1 and label_columns(found[0]):
+        more = "give it with another --center NAME=PATH."
+        if folder is not None:
+            more = (
+                f"put its folder, CSV or npz into {folder}, or {more} If {folder} is itself one center, give "
+                "the folder that it lies in."
+            )
+        raise FedmtError(
+            f"init: '{found[0].name}' is the only center, so it is the reference center; at least one more "
+            f"is needed: {more}"
+        )
+    # Folders with images and nothing else may be the classes of one center, or centers without labels.
+    plain = [f for f in found if f.source == "folder" and not f.columns and not f.notes]
+    if folder is not None and plain and plain == [f for f in found if f.path.parent == folder] == found:
+        raise FedmtError(
+            f"{folder}: looks like one center, with the classes {listed(f.name for f in found)}; give the "
+            f"folder that it lies in ({folder.resolve().parent}), or --center NAME=PATH for each center. If "
+            "these are centers, none has labels; the reference center needs a folder for each class, or a "
+            "CSV with a column of labels."
+        )
 
 
 def _ask_similar(plan: Plan, accept: bool, console: Console, ask: Ask | None) -> Plan:
@@ -102,7 +125,7 @@ def _write(text: str, out: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _seen(found: Sequence[Found]) -> Table:
+def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> None:
     table = Table(title="Found")
     for name in ("name", "as", "images", "labels"):
         table.add_column(name, justify="right" if name == "images" else "left")
@@ -112,7 +135,9 @@ def _seen(found: Sequence[Found]) -> Table:
             f"{column or unnamed} ({len(one.classes(column))} classes)" for column in label_columns(one)
         )
         table.add_row(one.name, one.source, f"{one.images:,}", labels or "none")
-    return table
+    console.print(table)
+    for passed in left:
+        console.print(f"Note: {passed}", soft_wrap=True)
 
 
 def _tell(plan: Plan, out: Path, console: Console) -> None:
@@ -127,4 +152,9 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
     for member in (plan.reference, *plan.centers, *plan.tests):
         for note in member.found.notes:
             console.print(f"Note: {member.found.name}: {note}.", soft_wrap=True)
+    for test in plan.tests:
+        if test.space is None:
+            console.print(
+                f"Note: {test.found.name}: {why_left_out(test.found, plan.spaces)}.", soft_wrap=True
+            )
     console.print(f"Written: {out}. Read it, then:\n  fedmt check {out}", soft_wrap=True)

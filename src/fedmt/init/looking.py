@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from PIL import Image
 
-from fedmt.data.folder import EXTENSIONS, images_below
+from fedmt.data.folder import EXPECTED, EXTENSIONS, images_below
 from fedmt.data.imageset import AS_STORED
 from fedmt.data.npz import read_npz
 from fedmt.errors import FedmtError, listed
+from fedmt.labels import class_name
 
 TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", re.IGNORECASE)
 LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
@@ -48,23 +49,40 @@ class Found:
         return frozenset(self.columns[column])
 
 
-def discover(folder: Path) -> tuple[list[Found], list[Found]]:
-    """Centers and tests: every folder of images, CSV and npz archive that lies in `folder`."""
+@dataclass(frozen=True)
+class LeftOut:
+    """What lies among the centers and is none, and why: nothing is passed over without a word."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: left out: {self.reason}."
+
+
+def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
+    """Centers and tests: every folder of images, CSV and npz archive in `folder`; and what is neither."""
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise FedmtError(f"{folder} {problem}; give the folder that has a folder or CSV for each center.")
     entries = sorted(e for e in folder.iterdir() if not e.name.startswith("."))
     tables = [e for e in entries if e.suffix.lower() in (".csv", ".npz") and e.is_file()]
-    found = [f for f in (_tried(e.stem, e) for e in tables) if f is not None]
-    belongs = {path for f in found for path in f.beside}  # no centers of their own
-    for entry in entries:
-        if entry.is_dir() and entry not in belongs:
-            one = _tried(entry.name, entry)
-            found += [one] if one is not None else []
+    seen = [_tried(e.stem, e) for e in tables]
+    belongs = {path for f in seen if isinstance(f, Found) for path in f.beside}  # no centers of their own
+    seen += [_tried(e.name, e) for e in entries if e.is_dir() and e not in belongs]
+    found = [f for f in seen if isinstance(f, Found)]
+    left = [f for f in seen if isinstance(f, LeftOut)]
+    # Configs are no data, and init itself may have written one here.
+    others = [e for e in entries if not e.is_dir() and e not in tables and e.suffix.lower() != ".toml"]
+    stray = [e.name for e in others if e not in belongs]
+    if stray:
+        left.append(LeftOut(listed(stray), "in no center's folder or table"))
     if not found:
+        reasons = "".join(f"\n  {one}" for one in left)
         raise FedmtError(
             f"{folder}: nothing in it looks like a center; expected folders of images (a folder for each "
-            "class), CSVs that name images and labels, or npz archives."
+            f"class), CSVs that name images and labels, or npz archives. If it is itself one "
+            f"center, give the folder that it lies in.{reasons}"
         )
     names = [f.name for f in found]
     twice = sorted({n for n in names if names.count(n) > 1})
@@ -73,7 +91,8 @@ def discover(folder: Path) -> tuple[list[Found], list[Found]]:
             f"{folder}: {listed(twice)} is there as a folder and as a table; name the centers with --center."
         )
     found.sort(key=lambda f: f.name)
-    return [f for f in found if not TEST_NAME.match(f.name)], [f for f in found if TEST_NAME.match(f.name)]
+    tests = [f for f in found if TEST_NAME.match(f.name)]
+    return [f for f in found if not TEST_NAME.match(f.name)], tests, left
 
 
 def look(name: str, path: Path) -> Found:
@@ -85,41 +104,62 @@ def look(name: str, path: Path) -> Found:
     if path.suffix.lower() == ".npz":
         return _look_at_npz(name, path)
     if path.suffix.lower() == ".csv":
-        table = _look_at_table(name, path)
-        if table is None:
-            raise FedmtError(
-                f"{path}: no column of this table names image files (*{', *'.join(EXTENSIONS[:3])}, …)."
-            )
-        return table
+        return _look_at_table(name, path)
     raise FedmtError(f"{path}: neither a folder nor a .csv or .npz file.")
 
 
-def _tried(name: str, path: Path) -> Found | None:
-    """What is not a center among others is passed over: a table of something else, an empty folder."""
+def _tried(name: str, path: Path) -> Found | LeftOut:
+    """What is not a center need not be an error among others: a table of something else, an empty folder."""
     try:
         return look(name, path)
-    except FedmtError:
-        return None
+    except FedmtError as error:
+        return LeftOut(path.name, str(error).removeprefix(f"{path}: ").removesuffix("."))
 
 
 def _look_at_folder(name: str, path: Path) -> Found:
-    tables = [_look_at_table(name, p) for p in sorted(path.glob("*.csv"))]
-    useful = [t for t in tables if t is not None and t.columns]
+    useful, unused = _tables_in(name, path)
     if len(useful) == 1:
-        return useful[0]
+        return replace(useful[0], notes=(*useful[0].notes, *unused))
     images = images_below(path)
     if not images:
-        raise FedmtError(f"{path}: no images and no CSV of images in it.")
+        nothing = f"{path}: no images and no CSV of images in it; {EXPECTED}"
+        raise FedmtError("; ".join([nothing, *unused]) + ".")
     sizes, colour = _sizes(images)
-    labels = [p.relative_to(path).parts[0] for p in images if p.parent != path]
-    notes: tuple[str, ...] = ()
+    labels = [class_name(p.relative_to(path).parts[0]) for p in images if p.parent != path]
+    columns = {"": labels}
     if len(useful) > 1:
-        notes = (f"several CSVs lie in it ({listed(t.path.name for t in useful)}); name one with --center",)
-    if len(labels) < len(images) or len(useful) > 1:
-        if labels and not useful:
-            notes = ("some images lie beside the class folders, so it is taken as a center without labels",)
-        return Found(name, path, "folder", len(images), {}, sizes=sizes, colour=colour, notes=notes)
-    return Found(name, path, "folder", len(images), {"": labels}, sizes=sizes, colour=colour)
+        columns = {}
+        unused.insert(
+            0, f"several CSVs lie in it ({listed(t.path.name for t in useful)}); name one with --center"
+        )
+    elif len(labels) < len(images):
+        columns = {}
+        if labels:
+            unused.append(
+                "some images lie beside the class folders, so it is taken as a center without labels"
+            )
+    elif unused and len(set(labels)) == 1:
+        columns = {}  # the folder that a table's images lie in, rather than a class
+        unused.append(f"'{labels[0]}' may be no class, so it is taken as a center without labels")
+    return Found(name, path, "folder", len(images), columns, sizes=sizes, colour=colour, notes=tuple(unused))
+
+
+def _tables_in(name: str, path: Path) -> tuple[list[Found], list[str]]:
+    """The tables in a center's folder that have images and labels, and why the others are not used."""
+    useful, unused = [], []
+    for entry in sorted(e for e in path.glob("*") if e.is_file() and not e.name.startswith(".")):
+        if entry.suffix.lower() == ".npz":
+            unused.append(f"'{entry.name}' in it is not used: an archive is a center of its own (--center)")
+        if entry.suffix.lower() != ".csv":
+            continue
+        table = _tried(name, entry)
+        if isinstance(table, LeftOut):
+            unused.append(f"'{entry.name}' in it is not used: {table.reason}")
+        elif table.columns:
+            useful.append(table)
+        else:
+            unused.append(f"'{entry.name}' in it is not used: {'; '.join(table.notes) or 'it has no labels'}")
+    return useful, unused
 
 
 def _look_at_npz(name: str, path: Path) -> Found:
@@ -134,28 +174,38 @@ def _look_at_npz(name: str, path: Path) -> Found:
     )
 
 
-def _look_at_table(name: str, path: Path) -> Found | None:
-    """A CSV as a center, or None where no column names images."""
-    header, rows = _read(path)
+def _look_at_table(name: str, path: Path) -> Found:
+    header, lines = _read(path)
+    rows = [line for line in lines if len(line) == len(header)]
+    if not rows:
+        raise FedmtError(f"{path}: no line of this table has as many cells as its header ({len(header)}).")
     columns = {title: [row[i] for row in rows] for i, title in enumerate(header) if header.count(title) == 1}
     naming = [title for title, cells in columns.items() if _names_images(cells)]
     if not naming:
-        return None
+        raise FedmtError(
+            f"{path}: no column of this table names image files (*{', *'.join(EXTENSIONS[:3])}, …)."
+        )
     image_column = "image" if "image" in naming else naming[0]
     names = columns.pop(image_column)
     notes: list[str] = []
+    if len(rows) < len(lines):
+        notes.append(
+            f"lines with more or fewer cells than the header: {len(lines) - len(rows)}; mend or remove them"
+        )
     root = _root(path, names)
     if not (root / names[0]).exists():
         notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
-    labels = {t: cells for t, cells in columns.items() if _is_label(cells)}
+    labels = {t: [*map(class_name, cells)] for t, cells in columns.items() if _is_label(cells)}
     gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
     notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
+    if columns and not labels and not gaps:
+        notes.append(f"none of its columns ({listed(columns)}) looks like labels: two or more, that repeat")
     ranked = sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))
     sizes, colour = _sizes(
         [p for p in (root / n for n in names[:: max(1, len(names) // SAMPLED)]) if p.exists()]
     )
     every = {t: labels[t] for t in ranked}
-    beside = frozenset(root / Path(n).parts[0] for n in names if len(Path(n).parts) > 1) | {root}
+    beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
     away = root if root != path.parent else None
     return Found(
         name, path, "manifest", len(rows), every, image_column, away, sizes, colour, beside, tuple(notes)
@@ -171,11 +221,18 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in row] for row in csv.reader(file) if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
+    except (OSError, csv.Error) as error:
         raise FedmtError(f"{path}: cannot read the table ({error}).") from None
+    if not lines:
+        raise FedmtError(f"{path}: the table is empty.")
+    for sign, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(lines[0]) == 1 and sign in lines[0][0]:
+            raise FedmtError(f"{path}: the table is separated by {name}; save it separated by commas.")
     if len(lines) < 2:
         raise FedmtError(f"{path}: no lines below the header.")
-    return lines[0], [row for row in lines[1:] if len(row) == len(lines[0])]
+    return lines[0], lines[1:]
 
 
 def _names_images(cells: Sequence[str]) -> bool:

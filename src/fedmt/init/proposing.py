@@ -161,12 +161,25 @@ def _member(center: Found, column: str | None, spaces: dict[str, list[str]]) -> 
 
 
 def _test(test: Found, spaces: dict[str, list[str]]) -> Member:
-    """In the first space that has all its labels; in none, it is told to the user and left out."""
+    """In the first space that has all its labels; in none, it is left out (`why_left_out`)."""
     for column in label_columns(test):
         space = _space_of(test.classes(column), spaces)
         if space is not None:
             return Member(test, column, space)
     return Member(test)
+
+
+def why_left_out(test: Found, spaces: dict[str, list[str]]) -> str:
+    """For the user, of a test that is in no space."""
+    columns = label_columns(test)
+    wanted = next(iter(spaces))
+    if not columns:
+        return "looks like a test set, but has no labels, so it is left out"
+    unknown = sorted(test.classes(columns[0]) - set(spaces[wanted]))
+    return (
+        f"looks like a test set, but is left out: its labels are those of no label space ({listed(unknown)} "
+        f"not among the wanted classes {listed(spaces[wanted])})"
+    )
 
 
 # -- correspondences ------------------------------------------------------------------------------

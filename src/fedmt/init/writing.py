@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
 from fedmt.errors import listed
-from fedmt.init.looking import label_columns
-from fedmt.init.proposing import Entry, Member, Plan, Proposal
+from fedmt.init.looking import LeftOut, label_columns
+from fedmt.init.proposing import Entry, Member, Plan, Proposal, why_left_out
 
 LARGEST = 224
 """Larger images are proposed to be brought down to this."""
 
 
-def config_text(plan: Plan, folder: Path) -> str:
-    """The file; `folder` is where it will lie, and paths are relative to it."""
+def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
+    """The file; `folder` is where it will lie, and paths are relative to it. left: what is not in it."""
     parts = [
         _head(plan),
+        *(["\n".join(_comment(str(one)) for one in left)] if left else []),
         _spaces(plan),
         *(_correspondence(plan, space, p) for space, p in plan.correspondences.items()),
         _reference(plan, folder),
@@ -141,10 +142,7 @@ def _center(member: Member, folder: Path) -> str:
 def _tests(plan: Plan, folder: Path) -> Iterable[str]:
     for member in plan.tests:
         if member.space is None:
-            yield _comment(
-                f"{member.found.path.name}: looks like a test set, but its labels are those of no label "
-                "space above, so it is left out."
-            )
+            yield _comment(f"{member.found.path.name}: {why_left_out(member.found, plan.spaces)}.")
             continue
         lines = ["[[tests]]", *_source(member, folder)]
         if member.space != plan.wanted:
@@ -152,7 +150,7 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
         yield "\n".join(lines)
     if not any(m.space is not None for m in plan.tests):
         yield (
-            "# No test images were found. Without them no accuracy is reported. To have it, set some images\n"
+            "# There is no test set, and without one no accuracy is reported. To have it, set some images\n"
             "# aside that no center trains on, labelled in the wanted space:\n"
             "# [[tests]]\n"
             '# source = "folder"\n'
