@@ -138,6 +138,9 @@ def test_safetensors_is_a_model_by_itself(tiny_run, tmp_path: Path, command, nam
     path.write_bytes(bytes(damaged))
     with pytest.raises(fedmt.FedmtError, match="damaged"):
         fedmt.load(path)
+    path.write_bytes(bytes(damaged[:100]))
+    with pytest.raises(fedmt.FedmtError, match=r"damaged .*export it again"):
+        fedmt.load(path)
     path.write_bytes(next((tiny_run(name) / "checkpoints").glob("*")).read_bytes())
     with pytest.raises(fedmt.FedmtError, match="weights without a description"):
         fedmt.load(path)

@@ -189,6 +189,7 @@ def test_a_mapping_of_names_and_shares() -> None:
         ({"wart": {"bening": 1.0}}, ["site.toml", "class 'wart'", "Did you mean 'benign'?"]),
         ({"warts": "benign"}, ["site.toml", "'warts'", "Did you mean 'wart'?", "'diagnosis'"]),
         ({"wart": {"benign": 0.5}}, ["site.toml", "column of 'wart' sums to 0.5"]),
+        ({"wart": 3}, ["site.toml", "class 'wart': 3 given, expected a class of 'triage'"]),
         ({"wart": {}}, ["site.toml", "column of 'wart' sums to 0"]),
         ({"wart": {"benign": 1.5, "malignant": -0.5}}, ["site.toml", "('malignant', 'wart') is -0.5"]),
         ({"wart": {"benign": float("nan")}}, ["site.toml", "('benign', 'wart') is nan"]),

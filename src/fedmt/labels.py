@@ -165,6 +165,11 @@ class Correspondence:
             k = fine.index(name, where)
             seen.add(fine.classes[k])
             shares = {target: 1.0} if isinstance(target, str) else target
+            if not isinstance(shares, Mapping):
+                raise FedmtError(
+                    f"{where}, class '{name}': {target!r} given, expected a class of '{coarse.name}', or "
+                    "classes with their probabilities."
+                )
             for label, share in shares.items():
                 matrix[coarse.index(label, f"{where}, class '{name}'"), k] += float(share)
         missing = [c for c in fine if c not in seen]

@@ -15,6 +15,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from PIL import Image
 
 from fedmt import Center
 from fedmt.config import load_config
@@ -441,6 +442,27 @@ def test_a_broken_file_stays_at_its_center(make, tmp_path, caplog) -> None:
     assert said == "Center 'center-1': its data or its center.toml has a problem, which its own log names."
     assert "secret-name" in caplog.text
     assert all("secret-name" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
+
+
+def test_what_data_say_of_themselves_is_in_the_centers_log(make, tmp_path, caplog) -> None:
+    path, files = make(rounds=1)
+    path.write_text(
+        path.read_text().replace("{ department = 2, layer = 1, garment = 1 }", "{ department = 4 }")
+    )
+    center = load_config(path).build_federation()[0].centers[0]
+    assert center.space is not None and center.labels is not None
+    for number, (image, label) in enumerate(zip(center.images, center.labels, strict=True)):
+        place = tmp_path / "scans" / center.space.classes[int(label)] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(place)
+    (place.parent / "secret.dcm").write_bytes(b"DICM")
+    text = DATA.format(classes=json.dumps(list(center.space))).replace('"npz"', '"folder"')
+    files[101].write_text(text.replace("center-1.npz", "scans"))
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "out")
+    said = [r.getMessage() for r in caplog.records if "passed over (.dcm)" in r.getMessage()]
+    assert len(said) == 1  # in the check, not with every message
+    assert all("dcm" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
 
 
 # -- faults -------------------------------------------------------------------------------------------

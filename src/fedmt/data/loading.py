@@ -140,9 +140,10 @@ def load_federation(
 
 def load_center(
     spec: CenterSpec, wanted: LabelSpace, options: ImageOptions, vocabulary: Vocabulary
-) -> Center:
-    """One center alone, as its own machine sees it."""
-    return _load_center(spec, wanted, options, vocabulary, [])
+) -> tuple[Center, tuple[str, ...]]:
+    """One center alone, as its own machine sees it, and what its data say of themselves."""
+    notes: list[str] = []
+    return _load_center(spec, wanted, options, vocabulary, notes), tuple(notes)
 
 
 def _load_reference(spec: ReferenceSpec, goal: LabelSpace, options: ImageOptions, notes: list[str]) -> Center:

@@ -173,7 +173,9 @@ def _from_file(path: Path) -> tuple[Description, State]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-    except (SafetensorError, OSError, ValueError):
+    except (SafetensorError, OSError, ValueError) as error:
+        if path.suffix == ".safetensors":
+            raise FedmtError(f"{path}: the file is damaged ({error}); export it again.") from None
         where = f"; give the folder it is in, {path.parent}" if path.name == "config.toml" else ""
         raise FedmtError(
             f"{path}: neither a run folder, such as runs/federation, nor a safetensors file of `fedmt export`"

@@ -300,8 +300,8 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise FedmtError(
-                f"{path}: the disk is full. Nothing that was finished is lost: free some space, then go "
-                "on with --resume."
+                f"{path}: the disk is full. Nothing that was finished is lost: free some space and try "
+                "again, a run with --resume."
             ) from None
         if error.errno == errno.EISDIR:
             raise FedmtError(f"{path} is a folder; name a file in it.") from None

@@ -96,7 +96,9 @@ def check(message: Message, context: Context) -> Message:
         if plan.version == fedmt.__version__:
             facts["model"] = shape_digest(plan.network())
             if space is None or space in plan.spaces:
-                center = task.settings.center(plan)
+                center, notes = task.settings.center_and_notes(plan)
+                for note in notes:
+                    log.warning("%s", note)
                 _site(task, plan)
                 facts["images"] = list(center.images.shape[1:])
     except Exception as error:

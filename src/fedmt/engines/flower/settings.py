@@ -75,9 +75,13 @@ class CenterSettings:
 
     def center(self, plan: Plan) -> Center:
         """Its images and labels, in the shape that the run asks for."""
+        return self.center_and_notes(plan)[0]
+
+    def center_and_notes(self, plan: Plan) -> tuple[Center, tuple[str, ...]]:
+        """And what the data say of themselves, which is for the center's own log."""
         file = self.file
         if file.federation is not None:
-            return self._of_federation()
+            return self._of_federation(), ()
         assert file.data is not None
         own = {name: LabelSpace(name, classes) for name, classes in file.spaces.items()}
         vocabulary = Vocabulary({**own, plan.wanted.name: plan.wanted}, {}, self.where)
