@@ -69,3 +69,12 @@ def test_the_small_ablation_of_cifar100_is_the_stored_one():
     for cell in stored["cells"]:
         fine, coarse = (cell["metrics"][f"accuracy.{space}"]["mean"] for space in ("fine", "coarse"))
         assert f"| {fine:.1f} | {coarse:.1f} |" in rows_of_cifar100(cell["row"])
+
+
+def test_the_options_of_the_search_are_options_still():
+    lines = (RESULTS / "data" / "cifar100" / "search.jsonl").read_text().splitlines()
+    options = [found for line in lines if (found := json.loads(line)["set"]) is not None]
+    assert len(options) == 20
+    base = RESULTS.parents[1] / "experiments" / "base" / "cifar100.toml"
+    for found in options:
+        load_config(base, ["benchmark.test_per_class=75", "method.alignment=true", *found]).build_method()
