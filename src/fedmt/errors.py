@@ -6,7 +6,7 @@ command line prints it without a traceback and exits with status 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -28,9 +28,13 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 def listed(words: Iterable[str], limit: int = 8) -> str:
     """Words as a readable list, cut after `limit`: `'a', 'b' and 3 more`."""
-    words = list(words)
-    shown = ", ".join(f"'{w}'" for w in words[:limit])
-    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
+    return cut([f"'{word}'" for word in words], limit)
+
+
+def cut(texts: Sequence[str], limit: int) -> str:
+    """The first `limit` texts, and how many more there are."""
+    shown = ", ".join(texts[:limit])
+    return shown if len(texts) <= limit else f"{shown} and {len(texts) - limit} more"
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -82,7 +82,7 @@ def run_engine(
     model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
-        folder.keep_data(engine.federation.digests())
+        folder.keep_data(engine.federation.contents())
         folder.write_model(model.to_json())
         recorded = len(folder.metrics())
         state = _train(config, folder, engine, observer, trackers, notes)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
+from fedmt.errors import cut
 
 
 def overlaps(federation: Federation) -> list[str]:
@@ -27,7 +28,7 @@ def overlaps(federation: Federation) -> list[str]:
         if places:
             found.append(
                 f"{test.name}: of its {len(test):,} images some are also trained on, which flatters its "
-                f"accuracy: {_cut(places)}."
+                f"accuracy: {cut(places, 5)}."
             )
     pairs = []
     for number, one in enumerate(centers):
@@ -36,13 +37,8 @@ def overlaps(federation: Federation) -> list[str]:
             if count:
                 pairs.append(f"{count:,} of '{one.name}' and '{two.name}'")
     if pairs:
-        found.append(f"Images that two centers have: {_cut(pairs)}.")
+        found.append(f"Images that two centers have: {cut(pairs, 5)}.")
     return found
-
-
-def _cut(places: list[str], limit: int = 5) -> str:
-    more = f" and {len(places) - limit} more" if len(places) > limit else ""
-    return ", ".join(places[:limit]) + more
 
 
 def _sums(images: Tensor) -> Tensor:

@@ -126,8 +126,9 @@ class RunFolder:
                 raise FedmtError(f"{self.path}: another process is running in this folder.") from None
             yield
 
-    def keep_data(self, digests: Mapping[str, str]) -> None:
+    def keep_data(self, contents: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Refuses to go on with other data than the run began with: it would end in a model of neither."""
+        digests = {name: _digest(tensors) for name, tensors in contents.items()}
         try:
             before = json.loads(self.data_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -337,7 +338,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     """Safetensors notices a truncated file, not a flipped bit; this does."""
     digest = hashlib.blake2b(digest_size=16)
     for key in sorted(tensors):
-        value = tensors[key].contiguous()
+        value = tensors[key].cpu().contiguous()
         digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
         digest.update(value.view(-1).view(torch.uint8).numpy().data if value.numel() else b"")
     return digest.hexdigest()
