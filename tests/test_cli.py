@@ -798,7 +798,7 @@ def test_a_file_that_may_not_be_read_ends_in_a_sentence(invoke, desk, monkeypatc
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(desk / "runs"))
 
-    monkeypatch.setattr(cli, "load_config", refuse)
+    monkeypatch.setattr("fedmt.config.load_config", refuse)
     status, out, err = invoke("check", "federation.toml")
     assert (status, out, err) == (2, "", f"fedmt: {desk / 'runs'}: Permission denied.\n")
 

@@ -296,7 +296,7 @@ def test_mistakes_in_the_table(command, write, tmp_path):
 
 def test_the_libraries_are_imported_only_where_asked_for():
     code = (
-        "import sys, fedmt.cli; "
+        "import sys, fedmt.cli, fedmt.run; "
         "print([m for m in sys.modules if m.split('.')[0] in ('mlflow', 'tensorboard', 'sqlalchemy')])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmt.data.center import Center, Federation
+    from fedmt.errors import FedmtError
+    from fedmt.labels import Correspondence, LabelSpace
+    from fedmt.model import Model, load
 
 # Before torch is loaded: idle OpenMP threads shall soon sleep. By default they spin for milliseconds, and
 # beside any other busy process that was measured to make a loop of small operations a hundred times slower.
@@ -11,13 +18,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # Before CUDA starts: a hardware queue for every stream. With the usual 8, plans wait behind training in the
 # queue they share, and small batches are 5% slower (docs/performance.md).
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-
-from fedmt.data.center import Center, Federation
-from fedmt.errors import FedmtError
-from fedmt.labels import Correspondence, LabelSpace
-
-if TYPE_CHECKING:
-    from fedmt.model import Model, load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,11 +31,24 @@ __all__ = [
     "load",
 ]
 
+# Most of these modules import torch, which takes seconds. `fedmt --help` does not need it.
+_HOMES = {
+    "Center": "fedmt.data.center",
+    "Correspondence": "fedmt.labels",
+    "Federation": "fedmt.data.center",
+    "FedmtError": "fedmt.errors",
+    "LabelSpace": "fedmt.labels",
+    "Model": "fedmt.model",
+    "load": "fedmt.model",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """`fedmt.load` and `fedmt.Model`, when they are first asked for: they bring Pillow and pydantic."""
-    if name in ("Model", "load"):
-        from fedmt import model
-
-        return getattr(model, name)
+    """The public names, each imported from its module when it is first used."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fedmt' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,123 @@
+"""Before a run: `init` and `check`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedmt.commands.arguments import ConfigArgument, SetOption
+
+if TYPE_CHECKING:
+    from fedmt.data.center import Center
+    from fedmt.methods import Method
+
+
+def init(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="It holds a folder, CSV or npz for each center.")
+    ] = None,
+    center: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="A center by itself; may be repeated.")
+    ] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="Test images; may be repeated.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Where the wanted labels stand in its table, if it has one.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
+    accept_similar: Annotated[
+        bool, typer.Option("--accept-similar", help="Use correspondences that rest on similar names.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; take every guess.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Look at the data and write a first federation.toml, with what was guessed in comments."""
+    from fedmt.init import command_line
+    from fedmt.progress import make_console
+
+    def ask(question: str, default: str) -> str:
+        return str(typer.prompt(question, default=default))
+
+    asking = ask if sys.stdin.isatty() and not yes else None
+    command_line(
+        folder,
+        center or [],
+        test or [],
+        reference,
+        column,
+        out,
+        accept_similar,
+        force,
+        make_console(),
+        asking,
+    )
+
+
+def check(config: ConfigArgument, set_: SetOption = None) -> None:
+    """Load everything, train nothing: the federation as a table, and every problem named."""
+    from rich.table import Table
+
+    from fedmt.config import load_config
+    from fedmt.data.overlap import overlaps
+    from fedmt.engines.device import pick_device
+    from fedmt.errors import listed
+    from fedmt.progress import make_console
+    from fedmt.run import build_engine
+
+    settings = load_config(config, set_)
+    device = pick_device(settings.device)
+    remote = {c.name for c in settings.centers if c.source == "remote"}
+    federation, notes = settings.build_federation(at_hand=not remote)
+    engine = build_engine(settings, federation, device)
+    console = make_console()
+    table = Table(
+        title=f"{config}: wanted space '{federation.wanted.name}' ({len(federation.wanted)} classes)"
+    )
+    for column in ("center", "samples", "label space", "classes missing", "correspondence"):
+        table.add_column(column, justify="right" if column == "samples" else "left")
+    rows = [(federation.reference, "reference center")]
+    rows += [(c, "") for c in federation.centers] + [(t, "test") for t in federation.tests]
+    for center, role in rows:
+        space = f"{center.space.name} ({len(center.space)})" if center.space else "no labels"
+        missing, samples = "-", f"{len(center):,}"
+        if remote and center in federation.centers:
+            samples = "elsewhere"
+        elif center.space is not None and center.labels is not None:
+            found = set(center.labels.tolist())
+            names = [c for i, c in enumerate(center.space) if i not in found]
+            missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
+        table.add_row(center.name, samples, space, missing, role or _correspondence(center, engine.method))
+    console.print(table)
+    for note in (*notes, *overlaps(federation)):
+        console.print(f"Note: {note}", soft_wrap=True)
+    parameters = sum(p.numel() for p in engine.model.parameters())
+    shape = " x ".join(map(str, federation.image_shape))
+    averaging = f" with {engine.strategy.name}" if engine.method.federated else ""
+    console.print(
+        f"Images {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "
+        f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. "
+        "Nothing was trained."
+    )
+    if not federation.tests:
+        console.print("Note: no [[tests]], so no accuracy will be reported.")
+
+
+def _correspondence(center: Center, method: Method) -> str:
+    """What is known of a center's correspondence, and what the method does about it."""
+    from fedmt.methods import FedMT
+
+    known = center.correspondence
+    if center.space is None:
+        return "-"
+    if known is not None and known.coarse == known.fine:
+        return "identity"
+    estimated = isinstance(method, FedMT) and (known is None or method.correspondence == "estimated")
+    kind = "unknown" if known is None else "known, " + ("partition" if known.is_partition else "overlapping")
+    return f"{kind}; to be estimated" if estimated else kind

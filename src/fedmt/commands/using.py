@@ -1,0 +1,77 @@
+"""The trained model in use: `predict` and `export`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmt.commands.arguments import RunArgument
+from fedmt.errors import FedmtError
+
+
+def predict(
+    run: RunArgument,
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="INPUT…", help="Images, folders of them, or CSVs that name them.")
+    ],
+    space: Annotated[str | None, typer.Option(help="Label space; by default the wanted one.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="So many most probable classes.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write every row to this file.")] = None,
+    center: Annotated[
+        str | None, typer.Option(help="Answer by this center's own matrix or head, not by the mean.")
+    ] = None,
+    image_column: Annotated[str, typer.Option(help="Of a CSV.")] = "image",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+) -> None:
+    """Classes and probabilities of images, in any label space of the federation."""
+    from rich.console import Console
+
+    from fedmt.model.predicting import command_line
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not command_line(run, inputs, space, top, out, center, image_column, device, sys.stdout, console):
+        raise typer.Exit(1)
+
+
+def export(
+    run: RunArgument,
+    onnx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Pixels to the probabilities of every label space.")
+    ] = None,
+    safetensors: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, beside it.")
+    ] = None,
+) -> None:
+    """The model as a file to deploy or to hand on."""
+    if onnx is None and safetensors is None:
+        raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
+    from fedmt.model import load
+    from fedmt.progress import make_console
+    from fedmt.runs.folder import refuse_own_files, writing
+
+    targets = [target for target in (onnx, safetensors) if target is not None]
+    for target in targets:
+        refuse_own_files(run, target)
+    model = load(run, "cpu")
+    for target in targets:
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+    console = make_console()
+    if safetensors is not None:
+        from fedmt.export.safetensors import export_safetensors
+
+        card = export_safetensors(model, run, safetensors)
+        console.print(f"Weights: {safetensors}\nModel card: {card}", soft_wrap=True)
+    if onnx is not None:
+        from fedmt.export.onnx import export_onnx
+
+        difference = export_onnx(model, onnx)
+        checked = (
+            "not compared with PyTorch: onnxruntime is not installed"
+            if difference is None
+            else f"compared with PyTorch: probabilities differ by at most {difference:.1g}"
+        )
+        console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
