@@ -14,7 +14,7 @@ from fedmt.commands.arguments import ConfigArgument, SetOption
 def run_command(
     config: ConfigArgument,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<config's name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     set_: SetOption = None,
 ) -> None:
     """Train: progress, metrics and checkpoints go to the run folder."""
@@ -76,7 +76,7 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")] = 3,
-    scale: Annotated[str, typer.Option(help="full, small (minutes a run) or tiny (seconds).")] = "full",
+    scale: Annotated[str, typer.Option(help="full, small (minutes per run) or tiny (seconds).")] = "full",
     out: Annotated[Path, typer.Option(help="Folder for the runs and tables.")] = Path("reproduced"),
     data: Annotated[
         Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")

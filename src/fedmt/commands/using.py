@@ -18,7 +18,7 @@ def predict(
         list[Path], typer.Argument(metavar="INPUT…", help="Images, folders of them, or CSVs that name them.")
     ],
     space: Annotated[str | None, typer.Option(help="Label space; by default the wanted one.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="So many most probable classes.")] = 3,
+    top: Annotated[int, typer.Option(min=1, help="Number of top classes to show.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write every row to this file.")] = None,
     center: Annotated[
         str | None, typer.Option(help="Answer by this center's own matrix or head, not by the mean.")
@@ -42,7 +42,7 @@ def export(
         Path | None, typer.Option(metavar="FILE", help="Pixels to the probabilities of every label space.")
     ] = None,
     safetensors: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, beside it.")
+        Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, next to it.")
     ] = None,
 ) -> None:
     """The model as a file to deploy or to hand on."""
