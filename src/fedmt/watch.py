@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,24 @@ SHARE = 10
 """Predicting the test data may take one part in so many of the watcher's time: the run needs the rest."""
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The content of a run's page at one moment, the same as JSON, and the ETag of that JSON.
+
+    The three are replaced together. If they were set one after the other, a request in between would get an
+    old body with the new tag, and the browser would keep that body until the next change.
+    """
+
+    data: dict[str, Any]
+    body: bytes
+    tag: str
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Snapshot:
+        body = json.dumps(data, allow_nan=False).encode()
+        return cls(data, body, f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"')
+
+
 class Follower:
     """The newest content of a run's page; `look` reads the folder again where it has changed."""
 
@@ -38,15 +57,15 @@ class Follower:
         self._notes: list[str] = []
         self._seen: object = None
         self._due = 0.0
-        self.data: dict[str, Any] = {}
-        self.body, self.tag = b"", ""
+        self.snapshot = Snapshot.of({})
         self.look(compute=False)
 
     def look(self, compute: bool = True) -> None:
         """Reads what is new. compute: predict the test data anew too, if its turn has come."""
         seen = self._stamp()
         metrics = self.source.folder.metrics() if seen != self._seen else None
-        last = metrics[-1]["round"] if metrics else self.data.get("runs", [{"round": -1}])[0]["round"]
+        [shown] = self.snapshot.data.get("runs", [{"round": -1}])
+        last = metrics[-1]["round"] if metrics else shown["round"]
         stale = self.evaluation is None or self.evaluation.round != last
         due = compute and last >= 0 and stale and time.monotonic() >= self._due
         if metrics is None and not due:
@@ -63,9 +82,7 @@ class Follower:
             # Where the data cannot be read, trying again every second would help nobody.
             self._due = now + (60 if self._notes else SHARE * (now - begin))
         run = self.source.assembled(self.label, metrics, self.evaluation, list(self._notes))
-        self.data = content(self.label, "", [run])
-        self.body = json.dumps(self.data, allow_nan=False).encode()
-        self.tag = f'"{hashlib.blake2b(self.body, digest_size=8).hexdigest()}"'
+        self.snapshot = Snapshot.of(content(self.label, "", [run]))
         self._seen = seen
 
     def follow(self, stop: threading.Event) -> None:
@@ -112,16 +129,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._answer(403, "text/plain", b"Only for this machine.\n")
             return
-        follower = self.server.follower
+        snapshot = self.server.follower.snapshot  # read once: a look may replace it at any moment
         if self.path == "/":
-            page = render(follower.data, live="data.json")
+            page = render(snapshot.data, live="data.json")
             self._answer(200, "text/html; charset=utf-8", page.encode())
         elif self.path == "/data.json":
-            body, tag = follower.body, follower.tag
-            if self.headers.get("If-None-Match") == tag:
-                self._answer(304, "application/json", b"", tag)
+            if self.headers.get("If-None-Match") == snapshot.tag:
+                self._answer(304, "application/json", b"", snapshot.tag)
             else:
-                self._answer(200, "application/json", body, tag)
+                self._answer(200, "application/json", snapshot.body, snapshot.tag)
         else:
             self._answer(404, "text/plain", b"Not here.\n")
 

@@ -1,5 +1,6 @@
 """The live page: what the server gives, to whom, and that it follows the run."""
 
+import hashlib
 import http.client
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +61,46 @@ def test_page_and_data_follow_the_run(served):
     assert "round 4" in json.loads(body)["runs"][0]["notes"][0]
 
 
+class Moving:
+    """A follower whose run finishes a round, and which looks, whenever something has been read off it."""
+
+    def __init__(self, follower, folder):
+        self.follower, self.folder = follower, folder
+
+    def __getattr__(self, name):
+        value = getattr(self.follower, name)
+        more(self.folder)
+        self.follower.look(compute=False)
+        return value
+
+
+def tag_of(body):
+    return f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"'
+
+
+def test_a_look_during_a_request_does_not_tag_the_old_body_as_the_new(served):
+    folder, follower, server = served
+    server.follower = Moving(follower, folder)
+    answer, body = get(server, "/data.json")
+    assert answer.headers["ETag"] == tag_of(body)
+
+
+def test_a_request_during_a_look_gets_a_body_with_its_own_tag(served, monkeypatch):
+    folder, follower, server = served
+    given = []
+
+    def asked_meanwhile(body, digest_size):
+        answer, got = get(server, "/data.json")
+        given.append((answer.headers["ETag"], got))
+        return hashlib.blake2b(body, digest_size=digest_size)
+
+    monkeypatch.setattr("fedmt.watch.hashlib", SimpleNamespace(blake2b=asked_meanwhile))
+    more(folder)
+    follower.look(compute=False)
+    [(tag, got)] = given
+    assert tag == tag_of(got)
+
+
 def test_nobody_else_is_answered(served):
     _, _, server = served
     assert get(server, "/data.json", Host="example.org")[0].status == 403
@@ -70,7 +112,8 @@ def test_a_run_without_a_round_can_be_watched(make_run, tmp_path):
     folder = make_run(tmp_path / "run", evaluated=False, finished=False)
     (folder / "metrics.jsonl").unlink()
     follower = Follower(folder)
-    assert follower.data["runs"][0]["round"] == 0 and follower.data["runs"][0]["accuracy"] == {}
+    [run] = follower.snapshot.data["runs"]
+    assert run["round"] == 0 and run["accuracy"] == {}
 
 
 def test_the_command_says_where_and_ends_with_ctrl_c(make_run, tmp_path):
