@@ -399,3 +399,10 @@ def test_accents_composed_and_decomposed_are_one(tmp_path: Path, command) -> Non
 def test_a_table_may_end_in_capitals(tmp_path: Path) -> None:
     table(tmp_path / "CASES.CSV", ["image", "label"], [("xy"[i % 2],) for i in range(6)])
     assert look("b", tmp_path).path == tmp_path / "CASES.CSV"
+
+
+def test_a_table_may_name_images_by_every_ending_of_a_jpeg(tmp_path: Path) -> None:
+    endings = ["jfif", "jpe"] * 3
+    lines = [f"{i}.{ending},{'xy'[i % 2]}\n" for i, ending in enumerate(endings)]
+    (tmp_path / "cases.csv").write_text("image,label\n" + "".join(lines))
+    assert look("b", tmp_path / "cases.csv").images == 6

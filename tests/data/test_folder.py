@@ -157,6 +157,17 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         find_files([tmp_path])
 
 
+@pytest.mark.parametrize("ending", [".jfif", ".jpe", ".JFIF"])
+def test_every_ending_of_a_jpeg_is_read(tmp_path: Path, ending: str) -> None:
+    """By the reader of folders, and by `predict`, which lists folders by the same function."""
+    (tmp_path / "nevus").mkdir()
+    Image.new("L", (4, 4), 90).save(tmp_path / "nevus" / f"a{ending}", "JPEG")
+    write(tmp_path / "wart" / "b.png")
+    read = read_folder(tmp_path, OPTIONS)
+    assert len(read) == 2 and read.notes == ()
+    assert len(find_files([tmp_path])) == 2
+
+
 def test_twelve_bit_images_are_noted(tmp_path: Path) -> None:
     for name, value in (("a", 4095), ("b", 300)):
         Image.fromarray(np.full((4, 4), value, dtype=np.uint16)).save(tmp_path / f"{name}.png")

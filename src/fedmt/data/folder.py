@@ -13,7 +13,10 @@ from fedmt.data.imageset import ImageOptions, ImageSet, label_positions
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace, class_name
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+"""Of the files that are read as images, wherever they are looked for."""
+
 ENDINGS = 8
 """Endings of other files that a note names; DICOM files called by their numbers all have different ones."""
 

@@ -182,9 +182,7 @@ def _look_at_table(name: str, path: Path) -> Found:
     columns = {title: [row[i] for row in rows] for i, title in enumerate(header) if header.count(title) == 1}
     naming = [title for title, cells in columns.items() if _names_images(cells)]
     if not naming:
-        raise FedmtError(
-            f"{path}: no column of this table names image files (*{', *'.join(EXTENSIONS[:3])}, …)."
-        )
+        raise FedmtError(f"{path}: no column of this table names image files (*.jpg, *.png, …).")
     image_column = "image" if "image" in naming else naming[0]
     names = columns.pop(image_column)
     notes: list[str] = []
