@@ -212,7 +212,7 @@ def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
     class_folders(tmp_path / "a", WANTED)
     class_folders(tmp_path / "b", ["carcinoma", "melanomas", "Nevus"])
     asked: list[tuple[str, str]] = []
-    answers = iter([str(tmp_path), "b", "y"])
+    answers = iter([str(tmp_path), "b", "y"])  # neither center has more classes: the second has no default
 
     def ask(question: str, default: str) -> str:
         asked.append((question, default))
@@ -220,8 +220,70 @@ def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
 
     out = tmp_path / "f.toml"
     plan = command_line(None, [], [], None, None, out, False, False, make_console(), ask)
-    assert plan.reference.found.name == "b" and [d for _, d in asked] == [".", "a", "n"]
+    assert plan.reference.found.name == "b" and [d for _, d in asked] == [".", "", "n"]
+    assert "'a', 'b' have equally many classes" in asked[1][0]
     assert "correspondences" in tomllib.loads(out.read_text())
+
+
+def test_the_most_classes_are_the_answer_offered_on_a_terminal(tmp_path: Path) -> None:
+    class_folders(tmp_path / "a", ["tame", "wild"])
+    class_folders(tmp_path / "b", WANTED)
+    asked: list[tuple[str, str]] = []
+
+    def ask(question: str, default: str) -> str:
+        asked.append((question, default))
+        return default
+
+    plan = command_line(tmp_path, [], [], None, None, tmp_path / "f.toml", False, False, make_console(), ask)
+    assert plan.reference.found.name == "b" and asked == [
+        ("Reference center (it has the labels you want)", "b")
+    ]
+
+
+def test_the_test_set_decides_between_equally_many_classes(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", ["cat", "dog", "horse"], 2)
+    class_folders(tmp_path / "b", WANTED, 4)
+    class_folders(tmp_path / "c", WANTED, 3)
+    class_folders(tmp_path / "test", WANTED[:2])  # it lacks a class, and has those of no other center
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert (status, said) == (0, "")
+    config = tomllib.loads(out.read_text())
+    assert config["reference"]["name"] == "c" and config["spaces"]["wanted"] == WANTED
+    assert "test set 'test' has its classes" in printed and "most classes" not in printed + out.read_text()
+    assert command("check", out)[0] == 0
+
+
+@pytest.mark.parametrize("tests", ["none", "unlabelled", "of no center", "of both centers"])
+def test_equally_many_classes_and_nothing_that_decides(tmp_path: Path, command, tests: str) -> None:
+    class_folders(tmp_path / "a", ["cat", "dog"], 2)
+    class_folders(tmp_path / "b", ["tame", "wild"], 3)
+    if tests == "unlabelled":
+        picture(tmp_path / "test" / "0.png")
+    elif tests == "of no center":
+        class_folders(tmp_path / "test", ["cow", "pig"])
+    elif tests == "of both centers":
+        table(
+            tmp_path / "test.csv", ["file", "animal", "kind"], [("cat", "tame"), ("dog", "wild")] * 2, "held"
+        )
+    out = tmp_path / "federation.toml"
+    for more in ((), ("--yes",)):
+        status, _, said = command("init", tmp_path, "--out", out, *more)
+        assert status == 2 and "'a', 'b' have equally many classes (2)" in said and not out.exists()
+        assert "--reference NAME" in said
+    status, printed, _ = command("init", tmp_path, "--reference", "b", "--out", out)
+    assert status == 0 and "(as you said)" in printed
+
+
+def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path: Path, command) -> None:
+    """The wanted labels are the same whichever it is, so there is nothing to ask."""
+    class_folders(tmp_path / "a", WANTED, 3)
+    class_folders(tmp_path / "b", WANTED, 2)
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0 and tomllib.loads(out.read_text())["reference"]["name"] == "b"
+    assert "none with the same classes has fewer images" in printed
+    assert "most classes" not in printed + out.read_text()
 
 
 def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:

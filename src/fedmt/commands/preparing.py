@@ -43,7 +43,7 @@ def init(
     from fedmt.progress import make_console
 
     def ask(question: str, default: str) -> str:
-        return str(typer.prompt(question, default=default))
+        return str(typer.prompt(question, default=default or None))
 
     asking = ask if sys.stdin.isatty() and not yes else None
     command_line(

@@ -11,11 +11,11 @@ from rich.table import Table
 from fedmt.config import load_config
 from fedmt.errors import FedmtError, listed
 from fedmt.init.looking import Found, LeftOut, discover, label_columns, look
-from fedmt.init.proposing import Plan, accepted, propose, why_left_out
+from fedmt.init.proposing import Plan, accepted, likely_references, propose, why_left_out
 from fedmt.init.writing import config_text
 
 Ask = Callable[[str, str], str]
-"""(question, default answer) to the user's answer."""
+"""(question, default answer) to the user's answer. With "" as the default, an answer must be given."""
 
 
 def command_line(
@@ -52,13 +52,20 @@ def command_line(
     _show([*found, *held], left, console)
     _refuse_one_center(found, folder)
     if ask is not None and reference is None:
-        guess = propose(found, held, None, column)
-        reference = ask("Reference center (it has the labels you want)", guess.reference.found.name)
+        reference = _ask_reference(found, held, ask)
     plan = propose(found, held, reference, column)
     plan = _ask_similar(plan, accept_similar, console, ask)
     _write(config_text(plan, out.parent, left), out)
     _tell(plan, out, console)
     return plan
+
+
+def _ask_reference(found: Sequence[Found], held: Sequence[Found], ask: Ask) -> str:
+    likely = [c.name for c in likely_references(found, held)[0]]
+    if len(likely) > 1:  # without a default: Enter would be a guess
+        tie = f"{listed(likely)} have equally many classes"
+        return ask(f"Reference center (it has the labels you want; {tie})", "")
+    return ask("Reference center (it has the labels you want)", likely[0])
 
 
 def _named(text: str) -> Found:

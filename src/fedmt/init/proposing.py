@@ -78,7 +78,7 @@ def propose(
     centers: Sequence[Found], tests: Sequence[Found], reference: str | None = None, column: str | None = None
 ) -> Plan:
     """reference: the center that has the wanted labels; column: in which column of its table they stand."""
-    first, reason = _reference(centers, reference)
+    first, reason = _reference(centers, tests, reference)
     own = label_columns(first)
     if column is not None and column not in own:
         raise FedmtError(
@@ -108,15 +108,31 @@ def propose(
     return Plan(spaces, Member(first, column, wanted), members, held, correspondences, reason)
 
 
-def _reference(centers: Sequence[Found], name: str | None) -> tuple[Found, str]:
+def _reference(centers: Sequence[Found], tests: Sequence[Found], name: str | None) -> tuple[Found, str]:
+    if name is None:
+        likely, reason = likely_references(centers, tests)
+        if len(likely) > 1:
+            raise FedmtError(
+                f"init: the centers {listed(c.name for c in likely)} have equally many classes "
+                f"({len(_vocabulary(likely[0]))}), but not the same ones. Say which of them has the labels "
+                "you want: --reference NAME. A test set with the classes of only one of them (--test PATH) "
+                "also decides."
+            )
+        return likely[0], reason
+    by_name = {c.name: c for c in centers}
+    if name not in by_name:
+        raise FedmtError(f"No center '{name}'.{nearest(name, by_name)} Found: {listed(by_name)}.")
+    if not label_columns(by_name[name]):
+        raise FedmtError(f"Center '{name}' has no labels, so it cannot be the reference center.")
+    return by_name[name], "as you said"
+
+
+def likely_references(centers: Sequence[Found], tests: Sequence[Found]) -> tuple[list[Found], str]:
+    """The center that has the wanted labels, as far as can be guessed, and the reason.
+
+    There are several where they have equally many classes, not the same ones, and no test set decides.
+    """
     labelled = [c for c in centers if label_columns(c)]
-    if name is not None:
-        by_name = {c.name: c for c in centers}
-        if name not in by_name:
-            raise FedmtError(f"No center '{name}'.{nearest(name, by_name)} Found: {listed(by_name)}.")
-        if by_name[name] not in labelled:
-            raise FedmtError(f"Center '{name}' has no labels, so it cannot be the reference center.")
-        return by_name[name], "as you said"
     if not labelled:
         raise FedmtError(
             "No center has labels; the reference center needs a folder for each class, or a CSV with a "
@@ -124,9 +140,30 @@ def _reference(centers: Sequence[Found], name: str | None) -> tuple[Found, str]:
         )
     called = [c for c in labelled if re.match(r"ref(erence)?([\W_\d]|$)", c.name, re.IGNORECASE)]
     if called:
-        return called[0], "by its name"
-    best = min(labelled, key=lambda c: (-len(c.classes(label_columns(c)[0])), c.images, c.name))
-    return best, "since it has the most classes"
+        return called[:1], "by its name"
+    most = max(len(_vocabulary(c)) for c in labelled)
+    tied = [c for c in labelled if len(_vocabulary(c)) == most]
+    if len(tied) == 1:
+        return tied, "since it has the most classes"
+    reason = "since no center has more classes, and none with the same classes has fewer images"
+    if len({_vocabulary(c) for c in tied}) > 1:
+        deciding = {_vocabulary(c): t.name for c in tied for t in tests if _within(t, _vocabulary(c))}
+        if len(deciding) != 1:
+            return tied, "since no center has more classes"
+        [(wanted, test)] = deciding.items()
+        tied = [c for c in tied if _vocabulary(c) == wanted]
+        reason = f"since the test set '{test}' has its classes"
+    return [min(tied, key=lambda c: (c.images, c.name))], reason
+
+
+def _vocabulary(center: Found) -> frozenset[str]:
+    """The classes of a labelled center, by its most likely column."""
+    return center.classes(label_columns(center)[0])
+
+
+def _within(test: Found, classes: frozenset[str]) -> bool:
+    """Whether a test set has labels of these classes alone; it may lack some."""
+    return any(test.classes(column) <= classes for column in label_columns(test))
 
 
 def _column(center: Found, wanted: frozenset[str]) -> str | None:
