@@ -1,6 +1,7 @@
 """`fedmt init`: what it finds, what it proposes, and that `fedmt check` accepts what it writes."""
 
 import csv
+import os
 import tomllib
 import unicodedata
 from collections.abc import Sequence
@@ -461,6 +462,50 @@ def test_accents_composed_and_decomposed_are_one(tmp_path: Path, command) -> Non
 def test_a_table_may_end_in_capitals(tmp_path: Path) -> None:
     table(tmp_path / "CASES.CSV", ["image", "label"], [("xy"[i % 2],) for i in range(6)])
     assert look("b", tmp_path).path == tmp_path / "CASES.CSV"
+
+
+def rename_to_bytes(path: Path, name: bytes) -> None:
+    try:
+        os.rename(os.fsencode(path), os.path.join(os.fsencode(path.parent), name))
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+
+
+@pytest.mark.parametrize("given", ["the folder", "each center"])
+def test_a_class_folder_that_is_not_utf8_is_named(tmp_path: Path, command, given: str) -> None:
+    data, out = tmp_path / "data", tmp_path / "federation.toml"
+    class_folders(data / "a", WANTED)
+    class_folders(data / "b", ["naevus", "wart"])
+    rename_to_bytes(data / "b" / "naevus", b"n\xe6vus")  # as Latin-1 has it
+    where = [data] if given == "the folder" else ["--center", data / "a", "--center", data / "b"]
+    status, _, said = command("init", *where, "--out", out)
+    assert status == 2 and not out.exists()
+    assert said.startswith(f"fedmt: {data / 'b'}: ")
+    assert r"class folder 'n\xe6vus'" in said and "rename it" in said
+
+
+def test_other_names_that_are_not_utf8(tmp_path: Path, command) -> None:
+    """A center's name goes into the file too; what is left out is named all the same."""
+    data, out = tmp_path / "data", tmp_path / "federation.toml"
+    class_folders(data / "a", WANTED)
+    class_folders(data / "b", WANTED[:2])
+    picture(data / "c" / "0.png")
+    picture(data / "c" / "more" / "1.png")
+    rename_to_bytes(data / "c" / "more", b"\xe6")  # no class: c has no labels
+    for path in (data / "stray.txt", data / "b" / "inner.npz"):
+        path.touch()
+        rename_to_bytes(path, b"\xe6" + os.fsencode(path.suffix))
+    rename_to_bytes(data / "b" / WANTED[0] / "0.png", b"\xe6.png")  # images keep their names
+    status, printed, said = command("init", data, "--out", out)
+    assert (status, said) == (0, "")
+    assert r"Note: '\xe6.txt': left out" in printed and r"Note: b: '\xe6.npz' in it" in printed
+    rename_to_bytes(data / "b", b"K\xf6ln")
+    status, _, said = command("init", data, "--out", out, "--force")
+    assert status == 2 and rf"{data}/K\xf6ln: " in said
+    odd = Path(os.fsdecode(os.fsencode(data) + b"/K\xf6ln"))
+    arguments = ("init", "--center", data / "a", "--center", f"c={odd / WANTED[0]}", "--force", "--out")
+    status, _, said = command(*arguments, out)
+    assert status == 2 and r"data/K\xf6ln/basal cell carcinoma: this path is not in UTF-8" in said
 
 
 def test_a_table_may_name_images_by_every_ending_of_a_jpeg(tmp_path: Path) -> None:

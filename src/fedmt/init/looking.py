@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,10 @@ class LeftOut:
         return f"{self.name}: left out: {self.reason}."
 
 
+class NameNotUTF8(FedmtError):
+    """Of a class or a center. No TOML file can hold the name, and without it labels would be lost."""
+
+
 def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
     """Centers and tests: every folder of images, CSV and npz archive in `folder`; and what is neither."""
     if not folder.is_dir():
@@ -74,7 +79,7 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
     left = [f for f in seen if isinstance(f, LeftOut)]
     # Configs are no data, and init itself may have written one here.
     others = [e for e in entries if not e.is_dir() and e not in tables and e.suffix.lower() != ".toml"]
-    stray = [e.name for e in others if e not in belongs]
+    stray = [printable(e.name) for e in others if e not in belongs]
     if stray:
         left.append(LeftOut(listed(stray), "in no center's folder or table"))
     if not found:
@@ -97,6 +102,8 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
 
 def look(name: str, path: Path) -> Found:
     """One center; an error where its place holds nothing that fedmt reads."""
+    if not is_utf8(path.name):
+        raise NameNotUTF8(f"{printable(str(path))}: this name is not in UTF-8; rename it.")
     if path.is_dir():
         return _look_at_folder(name, path)
     if not path.exists():
@@ -112,6 +119,8 @@ def _tried(name: str, path: Path) -> Found | LeftOut:
     """What is not a center need not be an error among others: a table of something else, an empty folder."""
     try:
         return look(name, path)
+    except NameNotUTF8:
+        raise
     except FedmtError as error:
         return LeftOut(path.name, str(error).removeprefix(f"{path}: ").removesuffix("."))
 
@@ -140,7 +149,13 @@ def _look_at_folder(name: str, path: Path) -> Found:
             )
     elif unused and len(set(labels)) == 1:
         columns = {}  # the folder that a table's images lie in, rather than a class
-        unused.append(f"'{labels[0]}' may be no class, so it is taken as a center without labels")
+        unused.append(f"'{printable(labels[0])}' may be no class, so it is taken as a center without labels")
+    odd = sorted({label for label in columns.get("", ()) if not is_utf8(label)})
+    if odd:
+        those = f"class folder{'s' if len(odd) > 1 else ''} {listed(map(printable, odd))}"
+        raise NameNotUTF8(
+            f"{path}: the {those} must have a name in UTF-8; rename {'them' if len(odd) > 1 else 'it'}."
+        )
     return Found(name, path, "folder", len(images), columns, sizes=sizes, colour=colour, notes=tuple(unused))
 
 
@@ -149,7 +164,9 @@ def _tables_in(name: str, path: Path) -> tuple[list[Found], list[str]]:
     useful, unused = [], []
     for entry in sorted(e for e in path.glob("*") if e.is_file() and not e.name.startswith(".")):
         if entry.suffix.lower() == ".npz":
-            unused.append(f"'{entry.name}' in it is not used: an archive is a center of its own (--center)")
+            unused.append(
+                f"'{printable(entry.name)}' in it is not used: an archive is a center of its own (--center)"
+            )
         if entry.suffix.lower() != ".csv":
             continue
         table = _tried(name, entry)
@@ -208,6 +225,16 @@ def _look_at_table(name: str, path: Path) -> Found:
     return Found(
         name, path, "manifest", len(rows), every, image_column, away, sizes, colour, beside, tuple(notes)
     )
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a file's name can be written down. Python keeps bytes that are not UTF-8 as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def printable(name: str) -> str:
+    """A file's name for a message: bytes that are not UTF-8 are escaped, as in `n\\xe6vus`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def label_columns(found: Found) -> list[str]:

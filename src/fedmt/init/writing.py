@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from fedmt.errors import listed
-from fedmt.init.looking import LeftOut, label_columns
+from fedmt.errors import FedmtError, listed
+from fedmt.init.looking import LeftOut, is_utf8, label_columns, printable
 from fedmt.init.proposing import Entry, Member, Plan, Proposal, why_left_out
 
 LARGEST = 224
@@ -222,7 +222,12 @@ def _relative(path: Path, folder: Path) -> str:
     """Relative to the config where that does not lead far up; else absolute."""
     path, folder = path.resolve(), folder.resolve()
     short = os.path.relpath(path, folder) if path.anchor == folder.anchor else str(path)
-    return Path(short).as_posix() if short.count("..") <= 1 else path.as_posix()
+    written = Path(short).as_posix() if short.count("..") <= 1 else path.as_posix()
+    if not is_utf8(written):
+        raise FedmtError(
+            f"{printable(written)}: this path is not in UTF-8, so no config can name it; rename its folders."
+        )
+    return written
 
 
 def _quoted(text: str) -> str:
