@@ -23,7 +23,8 @@ from PIL import Image
 
 import fedmt
 from fedmt import cli
-from fedmt.runs.folder import RunFolder, load_checkpoint
+from fedmt.runs.checkpoints import load_checkpoint
+from fedmt.runs.folder import RunFolder
 
 CONFIG = """\
 wanted = "diagnosis"

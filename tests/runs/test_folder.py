@@ -9,7 +9,8 @@ import torch
 
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
-from fedmt.runs.folder import RunFolder, load_checkpoint, write_atomically
+from fedmt.runs.checkpoints import load_checkpoint
+from fedmt.runs.folder import RunFolder, write_atomically
 
 
 def state(round: int) -> State:

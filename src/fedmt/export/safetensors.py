@@ -14,7 +14,8 @@ from fedmt.errors import FedmtError
 from fedmt.export.card import model_card
 from fedmt.model import Model
 from fedmt.model.loaded import METADATA
-from fedmt.runs.folder import RunFolder, dump_state, write_atomically
+from fedmt.runs.checkpoints import dump_state
+from fedmt.runs.folder import RunFolder, write_atomically
 
 
 def export_safetensors(model: Model, run: Path, path: Path) -> Path:

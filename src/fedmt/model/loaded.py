@@ -16,7 +16,8 @@ from fedmt.errors import FedmtError, listed, nearest
 from fedmt.model.description import Description
 from fedmt.model.inputs import Images, Top, batches, best
 from fedmt.model.predictor import Predictor, assemble
-from fedmt.runs.folder import existing_run, load_checkpoint
+from fedmt.runs.checkpoints import load_checkpoint
+from fedmt.runs.folder import existing_run
 
 METADATA = "fedmt.model"
 """Under this name an exported file carries its description."""

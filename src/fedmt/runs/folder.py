@@ -15,7 +15,6 @@ between the two costs a line that resuming writes again, never one that is missi
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import tomllib
@@ -24,21 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import safetensors.torch
-import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError, closest, listed
+from fedmt.runs.checkpoints import digest_of, dump_state, load_checkpoint
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
-
-FORMAT = "fedmt-2"
-"""Of the checkpoints. 2: what strategies and methods remember lies under `server/` and `kept/`."""
 
 KEEP = 2
 """Checkpoints kept: the last, and the one before in case the last is damaged."""
@@ -128,7 +122,7 @@ class RunFolder:
 
     def keep_data(self, contents: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Refuses to go on with other data than the run began with: it would end in a model of neither."""
-        digests = {name: _digest(tensors) for name, tensors in contents.items()}
+        digests = {name: digest_of(tensors) for name, tensors in contents.items()}
         try:
             before = json.loads(self.data_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -249,36 +243,6 @@ def existing_run(path: Path) -> RunFolder:
     raise FedmtError(f"{said}.{hint} Give a folder that `fedmt run` wrote, such as runs/federation.")
 
 
-def load_checkpoint(path: Path) -> State:
-    """Reads and verifies one checkpoint file."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FedmtError(f"{path}: the checkpoint is damaged ({error}).") from None
-    if metadata.get("format", FORMAT) != FORMAT:
-        raise FedmtError(
-            f"{path}: written by another version of fedmt (format {metadata['format']}, here {FORMAT}); go "
-            "on with that version, or begin anew in another --out."
-        )
-    if "format" not in metadata or metadata.get("digest") != _digest(tensors):
-        raise FedmtError(f"{path}: the checkpoint is damaged (its contents do not match their digest).")
-    weights: dict[str, Tensor] = {}
-    server: dict[str, Tensor] = {}
-    kept: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        kind, name = key.split("/", 1)
-        if kind == "weights":
-            weights[name] = value
-        elif kind == "server":
-            server[name] = value
-        else:
-            center, item = name.rsplit("/", 1)
-            kept.setdefault(center, {})[item] = value
-    return State(int(metadata["round"]), weights, server, kept)
-
-
 def write_atomically(path: Path, data: bytes) -> None:
     """Replaces a file whole: a reader, or a kill, sees the old or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
@@ -317,31 +281,6 @@ def writing(path: Path) -> Iterator[None]:
 def _flush(file: IO[Any]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def dump_state(state: State, more: Mapping[str, str] | None = None) -> bytes:
-    """A state as `load_checkpoint` reads it; `more` goes into the file's metadata."""
-    tensors = _flatten(state)
-    metadata = {"round": str(state.round), "digest": _digest(tensors), "format": FORMAT}
-    return safetensors.torch.save(tensors, {**(more or {}), **metadata})
-
-
-def _flatten(state: State) -> dict[str, Tensor]:
-    flat = {f"weights/{k}": v for k, v in state.weights.items()}
-    flat |= {f"server/{k}": v for k, v in state.server.items()}
-    for center, items in state.kept.items():
-        flat |= {f"kept/{center}/{k}": v for k, v in items.items()}
-    return {k: v.detach().cpu().contiguous() for k, v in sorted(flat.items())}
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Safetensors notices a truncated file, not a flipped bit; this does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for key in sorted(tensors):
-        value = tensors[key].cpu().contiguous()
-        digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
-        digest.update(value.view(-1).view(torch.uint8).numpy().data if value.numel() else b"")
-    return digest.hexdigest()
 
 
 def _differences(before: str, after: str, path: Path) -> str:
