@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ import torch.nn.functional as F
 import fedmt
 from fedmt import FedmtError
 from fedmt.calibration import HIGHEST, LOWEST, expected_calibration_error, fit_temperature, judged
-from fedmt.config import parse_config
+from fedmt.config import load_config, parse_config
 from fedmt.data.holding import hold_out
 from fedmt.data.specs import CalibrationSpec
+from fedmt.run import Silent, run
 
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 2.5])
@@ -99,6 +102,43 @@ def test_a_run_says_what_the_temperature_did(tiny_run) -> None:
     torch.testing.assert_close(model.predict(images), scaled)
     matrix = model.predictor().matrix("layer")
     torch.testing.assert_close(model.predict(images, "layer"), scaled @ matrix.T)
+
+
+def test_resuming_a_finished_run_keeps_the_temperature(tiny_run, tmp_path: Path, command) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run("fedmt-estimated"), folder)
+    config = load_config(folder / "config.toml")
+    images = torch.randint(0, 256, (6, 1, 28, 28), dtype=torch.uint8)
+    written, predicted = (folder / "model.json").read_bytes(), fedmt.load(folder, "cpu").predict(images)
+    summary = run(config, folder, resume=True)
+    assert (folder / "model.json").read_bytes() == written
+    model = fedmt.load(folder, "cpu")
+    assert model.temperature == summary["calibration"]["temperature"]
+    assert torch.equal(model.predict(images), predicted)
+    command("export", folder, "--safetensors", tmp_path / "model.safetensors")
+    card = json.loads((tmp_path / "model.card.json").read_text())
+    assert card["calibration"]["temperature"] == model.temperature
+    # A run whose temperature an earlier version removed gets it back.
+    raw = {**json.loads(written), "calibration": None}
+    (folder / "model.json").write_text(json.dumps(raw))
+    run(config, folder, resume=True)
+    assert (folder / "model.json").read_bytes() == written
+
+
+def test_a_finished_run_without_its_last_weights_is_calibrated_again(tiny_run, tmp_path: Path) -> None:
+    """Until then the temperature would be one of other weights."""
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run("fedmt-estimated"), folder)
+    written = (folder / "model.json").read_bytes()
+    (folder / "checkpoints" / "round-000001.safetensors").unlink()
+    between = []
+
+    class Watching(Silent):
+        def round(self, record) -> None:
+            between.append(json.loads((folder / "model.json").read_text())["calibration"])
+
+    run(load_config(folder / "config.toml"), folder, resume=True, observer=Watching())
+    assert between == [None] and (folder / "model.json").read_bytes() == written
 
 
 def test_a_run_without_calibration_has_no_trace_of_it(tiny_run) -> None:

@@ -19,7 +19,7 @@ from fedmt.engines.site import Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.model.calibrating import calibrate
-from fedmt.model.description import describe
+from fedmt.model.description import describe, with_calibration
 from fedmt.runs.evaluation import evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
 from fedmt.tracking import Tracking, tracking
@@ -83,14 +83,18 @@ def run_engine(
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
         folder.keep_data(engine.federation.contents())
-        folder.write_model(model.to_json())
-        recorded = len(folder.metrics())
-        state = _train(config, folder, engine, observer, trackers, notes)
+        state = folder.load()
+        # A summary counts only while its weights are there: without them the run trains again.
+        complete = state is not None and state.round >= engine.method.training.rounds
+        finished = folder.summary() if complete else None
+        # A finished run is not calibrated again, so its description keeps the temperature.
+        fitted = (finished or {}).get("calibration")
+        folder.write_model((with_calibration(model, fitted) if fitted else model).to_json())
+        state = _train(config, folder, engine, state, observer, trackers, notes)
         before = read_evaluation(folder.evaluation_file)
-        if before is None or before.round != state.round:
+        if finished is None or before is None or before.round != state.round:
             evaluate(engine, state).write(folder.evaluation_file)
-        finished = folder.summary()
-        if finished is not None and len(folder.metrics()) == recorded:
+        if finished is not None:
             return finished  # by whom and where it was trained stays as it was written
         summary = summarise(config, folder.metrics(), engine.device)
         if engine.federation.held_out is not None:
@@ -103,12 +107,12 @@ def _train(
     config: Config,
     folder: RunFolder,
     engine: LocalEngine,
+    state: State | None,
     observer: Observer,
     trackers: Tracking,
     notes: tuple[str, ...],
 ) -> State:
-    """Rounds from the last saved one to the end; the last state."""
-    state = folder.load()
+    """Rounds from the last saved `state`, if there is one, to the end; the last state."""
     if state is None and folder.metrics():
         notes = (*notes, f"{folder.path}: no checkpoint is left, so the run begins again at round 0.")
     folder.rewind(state.round if state is not None else -1)
