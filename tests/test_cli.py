@@ -332,6 +332,32 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
     assert (folder / "again" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 
+def test_a_run_without_tests_says_so(invoke, folder):
+    run = folder / "run"
+    status, out, err = invoke(
+        "run", folder / "federation.toml", "--out", run, "--set", "tests=[]", "--set", "training.rounds=1"
+    )
+    assert (status, err) == (0, "")
+    assert "no accuracy was measured, because there is no test set. Add [[tests]]" in out
+    assert "label space" not in out  # no table of nothing
+    assert invoke("report", run, "--out", folder / "page.html")[0] == 0
+    page = (folder / "page.html").read_text()
+    assert "no accuracy was measured, because there is no test set. Add [[tests]]" in page
+    assert '<th scope="col">accuracy</th>' not in page
+
+
+def test_tests_that_the_model_cannot_answer_are_told_apart_from_none(invoke, folder):
+    text = (folder / "federation.toml").read_text().split("[[tests]]")[0]
+    text = text.replace("[method]\n", '[method]\nname = "semifl"\n')
+    text = text.split('[[centers]]\nname = "cairo"')[0]  # nobody is left with an M for 'look'
+    (folder / "federation.toml").write_text(
+        text + '[[tests]]\nsource = "npz"\npath = "cairo.npz"\nspace = "look"\n'
+    )
+    status, out, err = invoke("run", folder / "federation.toml", "--out", folder / "run")
+    assert status == 0, err
+    assert "because the model cannot answer in the label space of any test set. Add [[tests]]" in out
+
+
 def test_a_diverging_run_ends_in_a_sentence(invoke, folder):
     """Weights or losses beyond all numbers must not end in a traceback of the JSON writer."""
     arguments = ("--set", "training.learning_rate=1e30", "--set", "training.clip=0")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
@@ -125,6 +126,31 @@ def round_line(record: Record, rounds: int) -> str:
 def headline(accuracy: dict[str, float]) -> dict[str, float]:
     """The accuracies to show: those through the mean matrix stay in the metrics."""
     return {name: value for name, value in accuracy.items() if not name.endswith(" (mean M)")}
+
+
+def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) -> None:
+    """A finished run's table of accuracies, or why there is none. tested: the run had test sets."""
+    title = f"{summary['method']}, round {summary['rounds']}"
+    accuracies = headline(summary["accuracy"])
+    if not accuracies:
+        why = (
+            "the model cannot answer in the label space of any test set. Add [[tests]] with images that are "
+            "labeled in the wanted space"
+            if tested
+            else "there is no test set. Add [[tests]] with labeled images"
+        )
+        console.print(
+            f"{title}: no accuracy was measured, because {why} to the config, and run it again with "
+            "another --out.",
+            soft_wrap=True,
+        )
+        return
+    table = Table(title=title)
+    table.add_column("label space")
+    table.add_column("accuracy", justify="right")
+    for space, accuracy in accuracies.items():
+        table.add_row(space, f"{accuracy:.1%}")
+    console.print(table)
 
 
 def make_console() -> Console:

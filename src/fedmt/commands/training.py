@@ -18,10 +18,9 @@ def run_command(
     set_: SetOption = None,
 ) -> None:
     """Train: progress, metrics and checkpoints go to the run folder."""
-    from rich.table import Table
 
     from fedmt.config import load_config
-    from fedmt.progress import Display, headline, make_console
+    from fedmt.progress import Display, make_console, show_accuracy
     from fedmt.run import Stopped, run
     from fedmt.runs.folder import RunFolder
 
@@ -42,12 +41,7 @@ def run_command(
             f"Stopped; every finished round is saved. Go on with:\n  {shlex.join(again)}", soft_wrap=True
         )
         raise typer.Exit(130) from None
-    table = Table(title=f"{summary['method']}, round {summary['rounds']}")
-    table.add_column("label space")
-    table.add_column("accuracy", justify="right")
-    for space, accuracy in headline(summary["accuracy"]).items():
-        table.add_row(space, f"{accuracy:.1%}")
-    console.print(table)
+    show_accuracy(console, summary, tested=bool(settings.tests or settings.benchmark))
     console.print(f"Run folder: {folder}", soft_wrap=True)
 
 

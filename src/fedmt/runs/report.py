@@ -86,6 +86,12 @@ def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         wanted = run["accuracy"].get(run["wanted"])
         state = f"{run['round']} rounds" if run["finished"] else f"{run['round']} of {run['planned']} rounds"
         sentence = f"{run['label']} ({run['method']}), {state} in {_duration(run['seconds'])}"
+        if not run["tested"]:
+            said.append(
+                f"{sentence}: no accuracy was measured, because there is no test set. Add [[tests]] with "
+                "labeled images to the config, and run it again."
+            )
+            continue
         if wanted is None:
             said.append(f"{sentence}: no accuracy in the wanted label space.")
             continue
@@ -147,6 +153,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "planned": run.settings.get("training", {}).get("rounds", last["round"]),
         "seconds": _short(sum(r["seconds"]["total"] for r in run.metrics)),
         "wanted": wanted,
+        "tested": bool(accuracy or run.settings.get("tests") or run.settings.get("benchmark")),
         "spaces": [{"name": name, "classes": list(classes)} for name, classes in spaces.items()],
         "accuracy": _intervals(accuracy, run.evaluation),
         "curves": _curves(run.metrics),
