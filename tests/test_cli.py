@@ -332,6 +332,36 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
     assert (folder / "again" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 
+def test_report_and_card_say_where_each_correspondence_came_from(invoke, folder):
+    config, run = folder / "federation.toml", folder / "run"
+    assert invoke("run", config, "--out", run, "--set", "training.rounds=1")[0] == 0
+    origins = {
+        "berlin": "given",
+        "cairo": "given",
+        "delhi": "not needed (no labels)",
+        "essen": "not needed (wanted labels)",
+        "faro": "estimated by em",
+    }
+    short = (
+        "given at 'berlin', 'cairo'; not needed (no labels) at 'delhi'; "
+        "not needed (wanted labels) at 'essen'; estimated by em at 'faro'"
+    )
+    assert invoke("report", run, "--out", folder / "page.html")[0] == 0
+    page = (folder / "page.html").read_text().split('id="data">')[1].split("</script>")[0]
+    (shown,) = json.loads(page)["runs"]
+    assert shown["method"] == f"fedmt, M {short}"
+    assert {c["name"]: c["correspondence"] for c in shown["centers"]} == {"aachen": None, **origins}
+    assert invoke("export", run, "--safetensors", folder / "m.safetensors")[0] == 0
+    card = json.loads((folder / "m.card.json").read_text())
+    assert card["model"]["method"]["correspondence"] == short
+    assert {c["name"]: c["correspondence"] for c in card["data"]["centers"]} == origins
+    answered = {name: space["answered_by"] for name, space in card["label_spaces"].items()}
+    assert answered["triage"].endswith("through a given correspondence")
+    assert answered["look"].endswith(
+        "a partly estimated correspondence, the mean of those of 2 centers (1 given, 1 estimated)"
+    )
+
+
 def test_a_run_without_tests_says_so(invoke, folder):
     run = folder / "run"
     status, out, err = invoke(

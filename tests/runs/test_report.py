@@ -15,7 +15,7 @@ from fedmt.methods import FedMT, Single, Training
 from fedmt.report import Source, confident_mistakes, distinct, report
 from fedmt.run import run
 from fedmt.runs.evaluation import Predicted, evaluate, read_evaluation
-from fedmt.runs.report import content, render
+from fedmt.runs.report import ReportedRun, content, render
 
 
 def page_data(path):
@@ -64,6 +64,39 @@ def test_an_evaluation_agrees_with_the_engine_s_accuracies(play, make_engine, ma
     assert np.array_equal(again.members[1].estimate, made.members[1].estimate)
     (tmp_path / "evaluation.npz").write_bytes(b"PK nonsense")
     assert read_evaluation(tmp_path / "evaluation.npz") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [({}, "estimated by em"), ({"estimator": "counting"}, "estimated by counting")]
+)
+def test_an_estimated_correspondence_is_not_called_given(play, make_engine, make_federation, options, said):
+    """The default asks for given ones; where there are none, they are estimated."""
+    federation = make_federation(half=True)
+    unknown = tuple(replace(c, correspondence=None) for c in federation.centers)
+    method = FedMT(training=Training(rounds=1, warmup_epochs=1), xi=0.0, **options)
+    settings = {"method": {"name": "fedmt", "correspondence": "given", "estimator": method.estimator}}
+
+    def shown(centers):
+        made = replace(federation, centers=centers)
+        states, records = play(made, method)
+        for record in records:
+            record["seconds"]["total"] = 1.0
+        evaluation = evaluate(make_engine(made, method), states[-1])
+        (run,) = content("t", "", [ReportedRun("x", records, settings, evaluation=evaluation)])["runs"]
+        return run["method"], [c["correspondence"] for c in run["centers"]]
+
+    assert shown(unknown) == (f"fedmt, M {said}", [None, said, said, said])
+    assert shown(federation.centers) == ("fedmt, M given", [None, "given", "given", "given"])
+    mixed = (unknown[0], *federation.centers[1:])
+    text = f"fedmt, M {said} at 'center-1'; given at 'center-2', 'center-3'"
+    assert shown(mixed) == (text, [None, said, "given", "given"])
+
+
+def test_before_the_first_evaluation_the_plan_is_said(make_run, tmp_path):
+    made = Source(make_run(tmp_path / "run")).reported("x")
+    assert content("t", "", [made])["runs"][0]["method"] == "fedmt, M estimated by em"  # all four have M-hat
+    bare = content("t", "", [replace(made, evaluation=None)])["runs"][0]
+    assert bare["method"] == "fedmt, M given where known, else estimated by em"
 
 
 def test_the_size_of_a_center_on_another_machine_is_not_known(make_engine, make_federation, tmp_path):

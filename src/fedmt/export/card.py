@@ -8,6 +8,8 @@ from typing import Any
 import fedmt
 from fedmt.errors import listed
 from fedmt.model import Model
+from fedmt.model.description import Source
+from fedmt.runs.correspondences import in_short, origin
 
 UNKNOWN = "not known"
 
@@ -15,11 +17,13 @@ UNKNOWN = "not known"
 def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
     """accuracy: of this very round, by label space, as the run recorded it; None where nothing was."""
     about = model.description
+    origins = {c.name: said for c in about.centers if (said := _origin(model, c)) is not None}
     normalisation = {k: model.state.weights[k].flatten().tolist() for k in ("mean", "std")}
     return {
         "model": {
             "made_with": f"fedmt {fedmt.__version__}",
-            "method": dict(about.method),
+            # What happened stands in place of what the config asked for.
+            "method": {**about.method, **({"correspondence": in_short(origins)} if origins else {})},
             "backbone": about.backbone,
             "parameters": sum(p.numel() for p in model.predictor().parameters()),
             "round": model.round,
@@ -55,6 +59,7 @@ def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, 
                     "name": c.name,
                     "images": UNKNOWN if c.samples is None else c.samples,
                     "label_space": c.space or "none: it has no labels",
+                    "correspondence": origins.get(c.name, "not used in training"),
                 }
                 for c in about.centers
             ],
@@ -80,17 +85,33 @@ def _answered_by(model: Model, space: str) -> str:
     if space in model.predictor().parts:
         count = len(model.predictor().parts[space])
         return f"the mean of the heads of {count} centers" if count > 1 else "a head of its own"
-    kind = "an estimated" if _estimated(model, space) else "a given"
-    mean = f", the mean of those of {len(centers)} centers" if len(centers) > 1 else ""
-    return f"the wanted space's probabilities through {kind} correspondence{mean}"
+    given = [c for c in centers if c.correspondence and about.method.get("correspondence") != "estimated"]
+    estimated = [c for c in centers if c not in given and _has_estimate(model, c)]
+    kind = "a given" if not estimated else "an estimated" if not given else "a partly estimated"
+    count = len(given) + len(estimated)
+    mean = f", the mean of those of {count} centers" if count > 1 else ""
+    shares = f" ({len(given)} given, {len(estimated)} estimated)" if given and estimated else ""
+    return f"the wanted space's probabilities through {kind} correspondence{mean}{shares}"
+
+
+def _origin(model: Model, center: Source) -> str | None:
+    return origin(
+        model.description.method,
+        model.spaces[0],
+        center.space,
+        known=center.correspondence is not None,
+        estimated=_has_estimate(model, center),
+        remote=center.samples is None,
+    )
+
+
+def _has_estimate(model: Model, center: Source) -> bool:
+    return "correspondence" in model.state.kept.get(center.name, {})
 
 
 def _estimated(model: Model, space: str) -> bool:
     """Whether any of the matrices in a space is M-hat: then the center has kept it."""
-    return any(
-        c.space == space and "correspondence" in model.state.kept.get(c.name, {})
-        for c in model.description.centers
-    )
+    return any(c.space == space and _has_estimate(model, c) for c in model.description.centers)
 
 
 def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:

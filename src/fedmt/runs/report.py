@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from fedmt.runs.correspondences import in_short, origin, plan
 from fedmt.runs.evaluation import Evaluation, Member, Predicted
 from fedmt.runs.scores import (
     Numbers,
@@ -138,15 +139,16 @@ def _duration(seconds: float) -> str:
 def _run(run: ReportedRun) -> dict[str, Any]:
     last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {"round": 0, "accuracy": {}}
     method = run.settings.get("method", {})
-    kind = method.get("correspondence")
     spaces = dict(run.evaluation.spaces) if run.evaluation is not None else {}
     accuracy = last["accuracy"]
     named = run.settings.get("wanted") or run.settings.get("benchmark", {}).get("wanted")
     wanted = next(iter(spaces), None) or named or next(iter(accuracy), "")
     summary = run.summary or {}
+    origins = _origins(run, method)
+    used = in_short(origins) if origins else plan(method)
     return {
         "label": run.label,
-        "method": str(method.get("name", "?")) + (f", M {kind}" if kind else ""),
+        "method": str(method.get("name", "?")) + (f", M {used}" if used else ""),
         "strategy": run.settings.get("aggregation", {}).get("name", ""),
         "finished": run.summary is not None,
         "round": last["round"],
@@ -157,7 +159,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "spaces": [{"name": name, "classes": list(classes)} for name, classes in spaces.items()],
         "accuracy": _intervals(accuracy, run.evaluation),
         "curves": _curves(run.metrics),
-        "centers": _centers(run.metrics, run.evaluation),
+        "centers": _centers(run.metrics, run.evaluation, origins),
         **_matrices(run.evaluation),
         "tests": [_tested(t, len(spaces[t.space])) for t in run.evaluation.tests] if run.evaluation else [],
         "evaluated": run.evaluation.round if run.evaluation is not None else None,
@@ -170,6 +172,28 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "best": {k: _short(v) for k, v in summary.get("best_accuracy_of_any_round", {}).items()},
         "notes": list(run.notes),
     }
+
+
+def _origins(run: ReportedRun, method: Mapping[str, Any]) -> dict[str, str]:
+    """Where the M of each center came from; nothing before the first evaluation, or if no M is used."""
+    if run.evaluation is None or "correspondence" not in method:
+        return {}
+    found = {
+        m.name: origin(
+            method,
+            run.evaluation.wanted,
+            m.space,
+            known=m.truth is not None,
+            estimated=m.estimate is not None,
+            remote=m.samples is None,
+        )
+        or ""
+        for m in run.evaluation.members
+        if not m.reference
+    }
+    # Without its data, a run folder tells of the centers with an M-hat alone.
+    others = sorted({name for r in run.metrics for name in r["centers"]} - found.keys())
+    return found | dict.fromkeys(others, "not known")
 
 
 def _intervals(accuracy: Mapping[str, float], evaluation: Evaluation | None) -> dict[str, Any]:
@@ -200,8 +224,11 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _centers(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None) -> list[dict[str, Any]]:
-    """Who took part: size and label space, rounds missed and why, the last figures, M-hat's error."""
+def _centers(
+    metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None, origins: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Who took part: size, label space, where M came from, rounds missed and why, the last figures, M-hat's
+    error."""
     members = {m.name: m for m in evaluation.members} if evaluation is not None else {}
     names = list(members) or sorted({name for r in metrics for name in r["centers"]})
     found = []
@@ -223,6 +250,7 @@ def _centers(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None
             "samples": member.samples if member else None,
             "space": member.space if member else None,
             "reference": bool(member and member.reference),
+            "correspondence": origins.get(name),
             "trained": sum("losses" in r for _, r in records),
             "missed": missed,
             "reasons": reasons,

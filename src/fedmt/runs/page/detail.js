@@ -99,6 +99,7 @@ function drawCenters(run) {
     { name: "center", text: true, cell: (c) => c.name + (c.reference ? " (reference)" : ""), key: (c) => c.name },
     { name: "samples", cell: (c) => whole(c.samples), key: (c) => c.samples },
     { name: "label space", text: true, cell: (c) => c.space || "–", key: (c) => c.space },
+    ...(run.centers.some((c) => c.correspondence) ? [{ name: "M", text: true, cell: (c) => c.correspondence || "–", key: (c) => c.correspondence }] : []),
     { name: "rounds trained", cell: (c) => (c.reference ? "–" : whole(c.trained)), key: (c) => (c.reference ? null : c.trained) },
     ...["abstained", "dropped out", ...kinds.filter((k) => k !== "abstained" && k !== "dropped out")].map((k) => ({ name: names[k] || k, cell: (c) => (c.reference ? "–" : whole(c.missed[k] || 0)), key: (c) => (c.reference ? null : c.missed[k] || 0) })),
     { name: "last loss", cell: (c) => number(c.loss), key: (c) => c.loss },
@@ -107,7 +108,7 @@ function drawCenters(run) {
     { name: "error of M-hat", cell: (c) => (c.errors ? number(c.errors[1].at(-1)) : "–"), key: (c) => (c.errors ? c.errors[1].at(-1) : null) },
   ];
   const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + " rounds: " + why));
-  return el("div", {}, table("members", "Centers: samples, label space, rounds missed and why", columns, run.centers),
+  return el("div", {}, table("members", "Centers: samples, label space, where M came from, rounds missed and why", columns, run.centers),
     reasons.length ? el("details", {}, el("summary", {}, "Why centers abstained or were left out"), el("ul", {}, reasons.map((r) => el("li", {}, r)))) : null);
 }
 
