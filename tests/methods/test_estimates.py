@@ -45,9 +45,10 @@ def smooth(matrix, share):
 
 
 @settings(max_examples=10)
-@given(seed=st.integers(0, 2**32), classes=st.integers(2, 5))
-def test_the_gradient_of_a_learnable_matrix(seed, classes):
-    """d R^p / d free[j, k] = mean_i q_ik (M[j, k] - [j = y_i]), with q the posterior; and gradcheck."""
+@given(seed=st.integers(0, 2**32), classes=st.integers(2, 5), smoothing=st.sampled_from([0.0, 0.01, 0.5]))
+def test_the_gradient_of_a_learnable_matrix(seed, classes, smoothing):
+    """d R^p / d free[j, k] = mean_i q_ik s_ik (M[j, k] - [j = y_i]), with q the posterior by the smoothed
+    matrix and s the share of M[y_i, k] in it, which is 1 without smoothing; and gradcheck."""
     rng = np.random.default_rng(seed)
     batch, wanted = 6, 4
     free = torch.from_numpy(rng.normal(size=(classes, wanted))).requires_grad_()
@@ -61,7 +62,7 @@ def test_the_gradient_of_a_learnable_matrix(seed, classes):
         "free": free,
     }
     step = {"index": torch.arange(batch).repeat(2, 1), "share": torch.tensor(0.5, dtype=torch.float64)}
-    method = FedMT(QUICK, VIEWS)
+    method = FedMT(QUICK, VIEWS, smoothing=smoothing)
 
     def loss(logits, free):
         return method.center_loss(logits, step, {**tables, "free": free})["loss"]
@@ -73,12 +74,14 @@ def test_the_gradient_of_a_learnable_matrix(seed, classes):
     m = np.exp(free.detach().numpy())
     m = m / m.sum(0)
     y = labels.numpy()
-    projected = (f * m[y]).sum(1)
+    used = smooth(m, smoothing)
+    projected = (f * used[y]).sum(1)
     assert value.item() == pytest.approx(-np.log(projected).mean(), rel=1e-9)
-    q = f * m[y] / projected[:, None]
+    q = f * used[y] / projected[:, None]
+    learned = (1 - smoothing) * m / used
     expected = np.zeros_like(m)
     for i in range(batch):
-        expected += q[i] * (m - np.eye(classes)[y[i]][:, None]) / batch
+        expected += q[i] * learned[y[i]] * (m - np.eye(classes)[y[i]][:, None]) / batch
     np.testing.assert_allclose(gradient, expected, atol=1e-9)
     np.testing.assert_allclose(by_logits[:batch], (f - q) / batch, atol=1e-9)
     assert torch.autograd.gradcheck(loss, (logits, free))
@@ -114,11 +117,27 @@ def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average
             if number > 1:
                 # It goes on from the matrix it ended in, or from the mean of those of its space.
                 origin = means[classes] if average else before.kept[name]["correspondence"]
-                torch.testing.assert_close(start, smooth(origin, 0.01), rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(start, origin, rtol=1e-4, atol=1e-6)
+                used = method.plans[number, name].work.tables["matrix"]
+                torch.testing.assert_close(used, smooth(origin, 0.01))
             assert (found - start).abs().max() > 1e-5
         a, b = (after.kept[n]["correspondence"] for n in ("center-1", "center-2"))
         assert not torch.equal(a, b)
     assert all("correspondence_error" in c for c in records[1]["centers"].values())
+
+
+def test_a_learnable_matrix_without_a_gradient_stays_as_it_is(make_federation):
+    """Smoothing is for training alone: what is remembered must not fade from round to round."""
+    center = make_federation(samples=30, half=True).centers[0]
+    method = FedMT(QUICK, VIEWS, correspondence="estimated", estimator="learnable", projection="all")
+    truth = center.correspondence.matrix
+    kept = {"correspondence": truth}
+    for number in range(1, 201):
+        rng = np.random.default_rng(number)
+        plan = method.center_round(center, torch.full((30, 10), 0.1), kept, number, rng)
+        torch.testing.assert_close(plan.work.tables["matrix"], smooth(truth, 0.01), rtol=1e-5, atol=1e-5)
+        kept = method.after_training(plan.keep, plan.work.trainable)
+    torch.testing.assert_close(kept["correspondence"], truth, rtol=1e-5, atol=1e-5)
 
 
 def test_a_learnable_matrix_begins_near_uniform_and_by_its_own_numbers(make_federation, play):

@@ -149,7 +149,7 @@ class FedMT(Method):
             tables,
             self.training.rate(round),
             # Clamped, since a probability that has become 0 in float32 has no logarithm.
-            trainable={"free": matrix.clamp_min(1e-12).log()} if known.learnable else {},
+            trainable={} if known.learned is None else {"free": known.learned.clamp_min(1e-12).log()},
             samplewise=("label", "target", "counts"),
         )
         return CenterRound(work, known.keep, pseudo, confident, known.facts)
@@ -174,7 +174,8 @@ class FedMT(Method):
             projected_cross_entropy if self.projection_loss == "proper" else double_softmax_cross_entropy
         )
         # A learnable M is valid whatever its free parameters are: softmax makes each column sum to 1.
-        matrix = tables["free"].softmax(0) if "free" in tables else tables["matrix"]
+        # It is smoothed here, since the free parameters are remembered: smoothed themselves, they would fade.
+        matrix = self._smoothed(tables["free"].softmax(0)) if "free" in tables else tables["matrix"]
         r_p = projection_loss(plain_logits[0], matrix, tables["label"][index])
         return {"loss": r_p + self.lambda_2 * loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
 
@@ -236,8 +237,12 @@ class FedMT(Method):
         keep = {"correspondence": matrix}
         if self.average and "mean" in kept:
             matrix = kept["mean"].to(predictions)
-        smooth = matrix.lerp(torch.full_like(matrix, 1 / len(center.space)), self.smoothing)
-        return _Known(center.labels, smooth, self.estimator == "learnable", keep, facts)
+        learned = matrix if self.estimator == "learnable" else None
+        return _Known(center.labels, self._smoothed(matrix), learned, keep, facts)
+
+    def _smoothed(self, matrix: Tensor) -> Tensor:
+        """[J, K], with the share `smoothing` of the uniform matrix."""
+        return matrix.lerp(torch.full_like(matrix, 1 / len(matrix)), self.smoothing)
 
     def _estimate(
         self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
@@ -264,11 +269,15 @@ class FedMT(Method):
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """What a center trains with: labels [N], matrix [J, K], whether that is trained too; and what to keep."""
+    """What a center trains with, and what it keeps.
+
+    labels: [N]. matrix: [J, K], smoothed where it is estimated. learned: the matrix before smoothing, where
+    it is trained beside the model.
+    """
 
     labels: Tensor
     matrix: Tensor
-    learnable: bool = False
+    learned: Tensor | None = None
     keep: Tensors = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
 
