@@ -205,6 +205,11 @@ COMBINATIONS = {
         "method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"\naverage = true',
         "center": "share_correspondence = true",
     },
+    "averaged M-hat, half of the centers": {
+        "method": 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"\naverage = true',
+        "training": "participation = 0.5",
+        "center": "share_correspondence = true",
+    },
     "by samples, reference's statistics": {
         "training": 'weights = "samples"\nbatch_norm = "static-reference"'
     },

@@ -1,7 +1,7 @@
 """M-hat in FedMT from round to round: averaged, learnable, and on its way to M."""
 
+import itertools
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.augment import GEOMETRIC, Augmentation
+from fedmt.engines.randomness import absent_centers
 from fedmt.methods import CenterRound, FedMT, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
@@ -103,7 +104,7 @@ def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average
         average=average,
     )
     states, records = play(federation, method, rounds=3)
-    for number, (before, after) in enumerate(pairwise(states), 1):
+    for number, (before, after) in enumerate(itertools.pairwise(states), 1):
         means = {}
         for classes in (5, 4):
             group = [n for n, j in SPACE.items() if j == classes]
@@ -186,6 +187,52 @@ def test_centers_of_one_space_train_with_their_mean_of_the_round_before(make_fed
     for name in SPACE:
         own = method.plans[3, name].keep["correspondence"]
         assert torch.equal(states[3].kept[name]["correspondence"], own)
+
+
+@pytest.mark.parametrize("estimator", ["em", "learnable"])
+def test_a_late_joiner_trains_with_the_mean_of_the_others(make_federation, play, estimator):
+    """A center that is absent in round 1 has no M-hat of its own when it comes in round 2."""
+    federation = make_federation(departments=3, layers=2, samples=20, half=True)
+    training = replace(QUICK, participation=0.6)  # three of five
+    group = [n for n, classes in SPACE.items() if classes == 5]
+
+    def away(seed, number):
+        return set(absent_centers(list(SPACE), training, seed, number))
+
+    seed, late = next(
+        (s, n)
+        for s in itertools.count()
+        for n in group
+        if away(s, 1) & set(group) == {n} and n not in away(s, 2)
+    )
+    method = Watched(
+        training,
+        VIEWS,
+        xi=0.05,
+        correspondence="estimated",
+        estimator=estimator,
+        average=True,
+        projection="all",
+    )
+    states, _ = play(federation, method, rounds=2, seed=seed)
+    others = [states[1].kept[n]["correspondence"] for n in group if n != late]
+    expected = torch.stack(others).mean(0)
+    plan = method.plans[2, late]
+    torch.testing.assert_close(plan.work.tables["matrix"], smooth(expected, 0.01))
+    if estimator == "learnable":
+        torch.testing.assert_close(plan.work.trainable["free"].softmax(0), expected)
+    # What it keeps is still its own.
+    assert not torch.allclose(plan.keep["correspondence"], expected)
+
+
+def test_a_center_with_a_given_matrix_learns_no_mean(make_federation, play):
+    federation = make_federation(departments=3, layers=1, samples=20, half=True)
+    first, *others = federation.centers
+    mixed = [first, *(replace(c, correspondence=None) for c in others)]
+    (*_, state), _ = play(
+        replace(federation, centers=tuple(mixed)), FedMT(QUICK, VIEWS, xi=0.05, average=True), rounds=1
+    )
+    assert [n for n, kept in state.kept.items() if "mean" in kept] == [c.name for c in others]
 
 
 def test_without_averaging_nobody_hears_of_anothers_matrix(make_federation, play):

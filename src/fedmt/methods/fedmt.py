@@ -184,18 +184,23 @@ class FedMT(Method):
         return {**keep, "correspondence": trained["free"].softmax(0)} if "free" in trained else keep
 
     def exchange(self, federation: Federation, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
-        """With `average`: each center learns the mean of the M-hats in its space."""
+        """With `average`: each center learns the mean of the M-hats in its space.
+
+        So does a center that has none of its own yet: it may take part for the first time in the next round.
+        """
         if not self.average:
             return kept
         by_space: dict[str, list[Tensor]] = {}
-        estimating = [c for c in federation.centers if c.space and "correspondence" in kept.get(c.name, {})]
-        for center in estimating:
-            assert center.space is not None
-            by_space.setdefault(center.space.name, []).append(kept[center.name]["correspondence"])
+        estimating = [(c, c.space.name) for c in federation.centers if c.space and not self._uses_given(c)]
+        for center, space in estimating:
+            if "correspondence" in kept.get(center.name, {}):
+                by_space.setdefault(space, []).append(kept[center.name]["correspondence"])
         means = {space: torch.stack(matrices).mean(0) for space, matrices in by_space.items()}
         # A copy for each: centers share no memory, and a checkpoint refuses tensors that do.
         shared = {
-            c.name: {**kept[c.name], "mean": means[c.space.name].clone()} for c in estimating if c.space
+            c.name: {**kept.get(c.name, {}), "mean": means[space].clone()}
+            for c, space in estimating
+            if space in means
         }
         return {**kept, **shared}
 
