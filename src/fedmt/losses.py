@@ -23,7 +23,7 @@ def projected_cross_entropy(
 
     logits: [B, K]; matrix: [J, K], columns sum to 1; target: int64 [B], in 0..J-1.
     Returns [B], its mean or its sum. A target whose row of M is all zero has probability 0 and gives
-    inf: `Center` refuses such data before training.
+    inf: `Center` refuses such data where M is given, and FedMT leaves it out where M is estimated.
 
     >>> import torch
     >>> z = torch.zeros(1, 4)

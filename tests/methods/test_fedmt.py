@@ -208,21 +208,88 @@ def test_estimated_uses_no_given_matrix(make_federation):
     assert plans[0].facts["correspondence_error"] > 0 and "correspondence_error" not in plans[1].facts
 
 
-def test_an_estimate_with_an_impossible_label_costs_no_infinite_loss(make_federation):
-    """No confident sample carries label 0: its row of M-hat is zero, its loss must stay finite."""
+@pytest.mark.parametrize("source", ["own", "mean"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.01])
+def test_an_estimate_with_an_impossible_label_costs_no_infinite_loss(make_federation, source, smoothing):
+    """No confident sample carries label 0, here or, in the round before, anywhere: its row of M-hat is zero.
+    Its samples have no gradient in R^p, and the others' is as it was."""
     center = make_federation().centers[0]
     probabilities = guesses(center, sharpness=8.0)
-    probabilities[center.labels == 0] = 0.1
-    method = FedMT(QUICK, VIEWS, xi=0.9, correspondence="estimated", estimator="counting")
-    plan = method.center_round(center, probabilities, {}, 1, np.random.default_rng(0))
-    assert plan.keep["correspondence"][0].max() <= 1 / 5
-    weights = torch.randn(784, 10, requires_grad=True)
-    views = plan.work.views(center.images[plan.work.steps["index"]], plan.work.steps)
-    for number, batch in enumerate(views):
+    kept = {}
+    if source == "own":
+        probabilities[:] = 0.1
+        # Every wanted class has one confident sample, so that no column of M-hat is filled up.
+        others = (center.labels != 0).nonzero().flatten()[:10]
+        probabilities[others] = 20 * torch.eye(10)
+        probabilities = probabilities.softmax(1)
+    else:
+        mean = center.correspondence.matrix.clone()
+        mean[1] += mean[0]
+        mean[0] = 0
+        kept["mean"] = mean
+    method = FedMT(
+        QUICK,
+        VIEWS,
+        xi=0.9,
+        correspondence="estimated",
+        estimator="counting",
+        average=source == "mean",
+        smoothing=smoothing,
+        projection="all",
+    )
+    plan = method.center_round(center, probabilities, kept, 1, np.random.default_rng(0))
+    if source == "own":
+        assert (plan.keep["correspondence"][0] == 0).all()
+    silent = center.labels == 0
+    assert silent.sum() > 0
+    expected = {"unprojected_samples": float(silent.sum())} if smoothing == 0 else {}
+    assert {k: v for k, v in plan.facts.items() if k == "unprojected_samples"} == expected
+    matrix = plan.work.tables["matrix"].double()
+    torch.manual_seed(0)
+    for number in range(len(plan.work)):
         step = {k: v[number] for k, v in plan.work.steps.items()}
-        loss = plan.work.loss(batch.flatten(1) @ weights, step, plan.work.tables)["loss"]
-        (gradient,) = torch.autograd.grad(loss, weights)
-        assert loss.isfinite() and gradient.isfinite().all()
+        index = step["index"][0]
+        logits = torch.randn(21, 10, dtype=torch.float64, requires_grad=True)
+        losses = plan.work.loss(logits, step, {**plan.work.tables, "matrix": matrix})
+        (gradient,) = torch.autograd.grad(losses["loss"], logits)
+        assert losses["loss"].isfinite() and gradient.isfinite().all()
+        torch.testing.assert_close(
+            gradient[:7][silent[index]], torch.zeros(int(silent[index].sum()), 10).double()
+        )
+        rest = ~silent[index]
+        plain = logits[:7][rest].detach().requires_grad_()
+        (expected_gradient,) = torch.autograd.grad(
+            projected_cross_entropy(plain, matrix, center.labels[index[rest]], "sum") / 7, plain
+        )
+        torch.testing.assert_close(gradient[:7][rest], expected_gradient)
+
+
+class NeverZero(FedMT):
+    """FedMT whose every M-hat says that the first label never occurs."""
+
+    def _estimate(self, center, predictions, kept, rng):
+        matrix, facts = super()._estimate(center, predictions, kept, rng)
+        return torch.cat([torch.zeros_like(matrix[:1]), matrix[:1] + matrix[1:2], matrix[2:]]), facts
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_training_with_an_impossible_label_does_not_diverge(make_federation, play, average):
+    federation = make_federation(samples=20, half=True)
+    method = NeverZero(
+        QUICK,
+        VIEWS,
+        correspondence="estimated",
+        estimator="counting",
+        average=average,
+        smoothing=0.0,
+        projection="all",
+    )
+    _, records = play(federation, method, rounds=2)
+    for record in records[1:]:
+        for center in federation.centers:
+            found = record["centers"][center.name]
+            assert "left_out" not in found and np.isfinite(found["losses"]["loss"])
+            assert found["unprojected_samples"] == (center.labels == 0).sum() > 0
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ class FedMT(Method):
     alignment: hold the guesses' shares of the wanted classes, within each of the center's own, to what
         a uniform prior lets expect, against self-training's drift to the classes it already prefers
         (not in the paper; see `estimation.align`).
-    smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none). An
-        early wrong zero must not be final, and a label that no confident sample carries must not cost
-        an infinite loss: it then costs a constant, so it has no gradient.
+    smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none), so
+        that an early wrong zero is not final. M-hat is remembered without it. Whatever the share, a label
+        whose row of M-hat is all zero (no confident sample carries it) has no gradient in R^p.
     soft: samples that are not confident train too, with their whole guess q as the target; else they wait
         (the paper). Every sample then counts from the first round on.
     projection: which samples R^p sees: 'all' of the center, the 'confident' ones alone (the paper; without
@@ -129,18 +129,23 @@ class FedMT(Method):
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
             return CenterRound(None, known.keep, pseudo, confident, known.facts, reason)
 
-        batches = sample_stream(
-            np.arange(len(center)) if self.soft or self.projection == "all" else fix,
-            self.training.local_epochs,
-            self.training.batch_size,
-            rng,
-        )
+        visited = np.arange(len(center)) if self.soft or self.projection == "all" else fix
+        batches = sample_stream(visited, self.training.local_epochs, self.training.batch_size, rng)
         steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
         if self.soft:
             certain = F.one_hot(pseudo, guess.shape[1]).to(guess)
             target, counts = torch.where(confident[:, None], certain, guess), torch.ones_like(guess[:, 0])
         else:
             target, counts = pseudo, confident.float()
+        facts = dict(known.facts)
+        if self.projection != "none" and self.projection_loss == "proper" and known.learned is None:
+            no_class = (matrix == 0).all(1)
+            unprojected = int(no_class[labels[torch.from_numpy(visited).to(labels.device)]].sum())
+            if unprojected:
+                facts["unprojected_samples"] = float(unprojected)
+            # Such a label has probability 0, and R^p would be infinite. A row of ones makes it 0, without a
+            # gradient, as at a center without labels.
+            matrix = matrix.masked_fill(no_class[:, None], 1.0)
         tables = {"label": labels, "matrix": matrix, "target": target, "counts": counts}
         work = LocalWork(
             self.center_views,
@@ -152,7 +157,7 @@ class FedMT(Method):
             trainable={} if known.learned is None else {"free": known.learned.clamp_min(1e-12).log()},
             samplewise=("label", "target", "counts"),
         )
-        return CenterRound(work, known.keep, pseudo, confident, known.facts)
+        return CenterRound(work, known.keep, pseudo, confident, facts)
 
     def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
         """Each batch weakly (for R^p), strongly and mixed with its partners: [S, 2, B, C, H, W] to

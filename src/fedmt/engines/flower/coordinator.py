@@ -327,7 +327,13 @@ class FlowerEngine(LocalEngine):
         return parts
 
 
-MEASURES = ("confident_share", "pseudo_label_accuracy", "correspondence_error", "filled_columns")
+MEASURES = (
+    "confident_share",
+    "pseudo_label_accuracy",
+    "correspondence_error",
+    "filled_columns",
+    "unprojected_samples",
+)
 """What a center may tell of its round beside its losses."""
 
 
