@@ -10,6 +10,7 @@ ROOT = Path(fedmt.__file__).parent
 # Each room and the rooms below it that it may import from; the pure core at the bottom imports none.
 BELOW = {
     "errors": set(),
+    "registry": {"errors"},
     "labels": {"errors"},
     "losses": set(),
     "calibration": set(),
@@ -17,10 +18,10 @@ BELOW = {
     "augment": {"errors"},
     "static_bn": set(),
     "theory": {"errors", "labels"},
-    "backbones": {"errors"},
+    "backbones": {"errors", "registry"},
     "data": {"errors", "labels", "augment"},
-    "methods": {"errors", "labels", "losses", "estimation", "augment", "data", "aggregation"},
-    "aggregation": {"errors"},
+    "methods": {"errors", "registry", "labels", "losses", "estimation", "augment", "data", "aggregation"},
+    "aggregation": {"errors", "registry"},
     # The distributed engine's apps are a rim of their own, as the command line is.
     "engines/flower": {
         "errors",
@@ -42,6 +43,7 @@ BELOW = {
     "config_errors": {"errors"},
     "config": {
         "errors",
+        "registry",
         "config_errors",
         "labels",
         "augment",
@@ -54,6 +56,7 @@ BELOW = {
     "tracking": {"errors", "data"},
     "model": {
         "errors",
+        "registry",
         "labels",
         "calibration",
         "backbones",

@@ -6,10 +6,9 @@ the nearest known one.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -47,15 +46,14 @@ from fedmt.data.specs import (
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import LabelSpace
 from fedmt.methods import METHODS, PRESETS, Method, Training
+from fedmt.registry import Registry, option_names, own_tables
 from fedmt.tracking.spec import TrackingSpec
 
-NAMED: dict[str, tuple[str, Mapping[str, type[Method] | type[Strategy]]]] = {
+NAMED: dict[str, tuple[str, Registry[Any]]] = {
     "method": ("fedmt", METHODS),
     "aggregation": ("fedavgm", STRATEGIES),
 }
 """Tables that choose one thing by its `name` and give its options: the default, and all there are."""
-
-WORDS = {"method": "method", "aggregation": "strategy"}
 
 
 class ModelSpec(Section):
@@ -116,12 +114,20 @@ class Config(Section):
 
     def build_method(self) -> Method:
         """The method with its options, the training and the augmentation."""
-        common = {"training": self.training, "augmentation": self.augmentation}
-        return TypeAdapter(METHODS[self.method["name"]]).validate_python({**_options(self.method), **common})
+        method: Method = self._build_named("method")
+        return method
 
     def build_strategy(self) -> Strategy:
         """The aggregation strategy with its options."""
-        return TypeAdapter(STRATEGIES[self.aggregation["name"]]).validate_python(_options(self.aggregation))
+        strategy: Strategy = self._build_named("aggregation")
+        return strategy
+
+    def _build_named(self, table: str) -> Any:
+        """What a table chooses by its name, with its options; some have a table of their own."""
+        options = dict(getattr(self, table))
+        entry = NAMED[table][1].find(options.pop("name"), f"{table}.name")
+        options |= {name: getattr(self, name) for name in own_tables(entry)}
+        return TypeAdapter(entry).validate_python(options)
 
     def build_federation(self, at_hand: bool = True) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and notes for the user.
@@ -193,7 +199,7 @@ class Config(Section):
         spec = self.model
         backbone = build(spec.backbone, sizes[0], channels, (height, width), weights, spec.max_pool)
         model = Classifier(backbone, mean or [0.0] * channels, std or [1.0] * channels)
-        if METHODS[self.method["name"]].heads:
+        if METHODS.find(self.method["name"], "method.name").heads:
             add_heads(model, sizes[0], sizes[1:])
         return model
 
@@ -243,12 +249,11 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         config = Config.model_validate(raw, context={"folder": folder})
         if origin.path is not None:
             config._where = str(origin.path)
-        _check_options("method", config.method, origin)
-        _check_options("aggregation", config.aggregation, origin)
+        for table in NAMED:
+            _check_options(table, config, origin)
         config.build_method().check_strategy(config.build_strategy())
     except ValidationError as error:
-        prefix = () if error.title == "Config" else (_table_of(error.title),)
-        raise FedmtError(explain(error, Config, prefix, origin)) from None
+        raise FedmtError(explain(error, Config, (), origin)) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
         key = str(error).split(":", 1)[0]
@@ -281,47 +286,32 @@ def dump_config(config: Config) -> str:
     if wire != "float32":
         plain["deployment"] = {"wire": wire}
     for table, built in (("method", config.build_method()), ("aggregation", config.build_strategy())):
-        options = {key: getattr(built, key) for key in _option_names(type(built))}
-        plain[table] = {"name": built.name, **options}
+        options = {key: getattr(built, key) for key in option_names(type(built))}
+        plain[table] = {"name": plain[table]["name"], **options}
     return tomli_w.dumps(plain)
 
 
-def _options(table: dict[str, Any]) -> dict[str, Any]:
-    """What a table says of its named thing beside the name."""
-    return {k: v for k, v in table.items() if k != "name"}
-
-
-def _option_names(named: type[Method] | type[Strategy]) -> list[str]:
-    """The options of a method or strategy; training and augmentation have tables of their own."""
-    return [f.name for f in dataclasses.fields(named) if f.name not in ("training", "augmentation")]
-
-
-def _table_of(title: str) -> str:
-    """Which table an options class belongs to, by its name."""
-    return "method" if title in {m.__name__ for m in METHODS.values()} else "aggregation"
-
-
-def _check_options(table: str, options: dict[str, Any], origin: Origin) -> None:
-    """The name must be a known one, and every key one of its options."""
-    name, known_names = options.get("name"), NAMED[table][1]
-    if not isinstance(name, str) or name not in known_names:
-        raise FedmtError(
-            f"{origin.place(table, 'name')}{table}.name: no {WORDS[table]} {name!r}."
-            f"{nearest(str(name), known_names)} Known: {listed(known_names)}."
-        )
-    known = _option_names(known_names[name])
+def _check_options(table: str, config: Config, origin: Origin) -> None:
+    """The name must be one that is found, every key one of its options, and every value allowed."""
+    options, registry = getattr(config, table), NAMED[table][1]
+    entry = registry.find(options.get("name"), f"{table}.name")
+    known, elsewhere = option_names(entry), {*own_tables(entry), *own_tables(Method)}
     for key in options:
-        if key in ("training", "augmentation"):
+        if key in elsewhere:
             raise FedmtError(
                 f"{origin.place(table, key)}{table}.{key}: goes into a table of its own, [{key}]."
             )
         if key != "name" and key not in known:
             hint = nearest(key, known) or (
-                f" {WORDS[table].capitalize()} '{name}' has no options."
+                f" {registry.word.capitalize()} '{options['name']}' has no options."
                 if not known
                 else f" Known: {listed(known, 20)}."
             )
             raise FedmtError(f"{origin.place(table, key)}unknown key '{table}.{key}'.{hint}")
+    try:
+        config._build_named(table)
+    except ValidationError as error:
+        raise FedmtError(explain(error, Config, (table,), origin)) from None
 
 
 def _with_preset(raw: dict[str, Any], origin: Origin) -> dict[str, Any]:

@@ -258,6 +258,42 @@ def test_same_as_the_local_engine(make, tmp_path, name) -> None:
         assert grid.seen == []
 
 
+OWN = """
+from dataclasses import dataclass
+from fedmt.aggregation import FedProx
+from fedmt.methods import FedMT
+
+@dataclass(frozen=True)
+class Eager(FedMT):
+    extra: int = 1
+
+@dataclass(frozen=True)
+class Near(FedProx):
+    factor: float = 1.0
+    @property
+    def proximal(self) -> float:
+        return self.factor * self.mu
+"""
+
+
+def test_a_method_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> None:
+    """A center looks them up by the names that the coordinator's plan has."""
+    (tmp_path / "fedmt_test_flower.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    path, files = make(
+        method='name = "fedmt_test_flower:Eager"\nxi = 0.3\nextra = 2',
+        aggregation='name = "fedmt_test_flower:Near"\nfactor = 3.0',
+        rounds=2,
+    )
+    run(load_config(path), tmp_path / "local")
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+    sent = [wire.facts_of(sent)["plan"]["config"] for kind, _, sent, _ in grid.seen if kind == "train"]
+    assert sent and all(config["method"]["name"] == "fedmt_test_flower:Eager" for config in sent)
+    assert all(config["method"]["extra"] == 2 and config["aggregation"]["factor"] == 3.0 for config in sent)
+
+
 # -- what travels -------------------------------------------------------------------------------------
 
 

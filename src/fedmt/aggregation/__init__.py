@@ -8,10 +8,13 @@ from fedmt.aggregation.fedbn import FedBN
 from fedmt.aggregation.fedopt import FedAdam, FedYogi
 from fedmt.aggregation.fedprox import FedProx
 from fedmt.aggregation.scaffold import Scaffold
+from fedmt.registry import Registry, subclass_of
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    s.name: s for s in (FedAvg, FedAvgM, FedProx, FedBN, Scaffold, FedAdam, FedYogi)
-}
+STRATEGIES: Registry[type[Strategy]] = Registry(
+    "strategy",
+    {s.name: s for s in (FedAvg, FedAvgM, FedProx, FedBN, Scaffold, FedAdam, FedYogi)},
+    subclass_of(Strategy, "fedmt.aggregation.Strategy"),
+)
 
 __all__ = [
     "STRATEGIES",

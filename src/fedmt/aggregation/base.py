@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmt.errors import positive
+from fedmt.registry import Named
 
 Weights = dict[str, Tensor]
 """Tensors by name: a model's, or something kept beside them under a prefix (`packed`)."""
@@ -74,7 +75,7 @@ class RunningMean:
 
 
 @dataclass(frozen=True)
-class Strategy(ABC):
+class Strategy(Named, ABC):
     """Base of the strategies; as it stands it is plain averaging.
 
         f <- f + rate * direction(mean_c (f_c - f))
@@ -82,7 +83,6 @@ class Strategy(ABC):
     The mean is over the centers that trained.
     """
 
-    name: ClassVar[str]
     keeps_batch_norm: ClassVar[bool] = False
     """Whether batch-norm layers stay at their center."""
     corrects: ClassVar[bool] = False

@@ -11,8 +11,13 @@ from fedmt.methods.fedrep import FedRep
 from fedmt.methods.fedtrans import FedTrans
 from fedmt.methods.semifl import SemiFL
 from fedmt.methods.single import Single
+from fedmt.registry import Registry, subclass_of
 
-METHODS: dict[str, type[Method]] = {m.name: m for m in (FedMT, Single, FedTrans, FedRep, SemiFL)}
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    {m.name: m for m in (FedMT, Single, FedTrans, FedRep, SemiFL)},
+    subclass_of(Method, "fedmt.methods.Method"),
+)
 
 PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {m.__name__.rpartition(".")[2]: m.PAPER for m in (fedmt, single, fedtrans, fedrep, semifl)}

@@ -24,6 +24,7 @@ from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
 from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError, at_least, positive, share
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
+from fedmt.registry import OWN_TABLE, Named
 
 Tensors = Mapping[str, Tensor]
 
@@ -156,10 +157,9 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(Named, ABC):
     """Base of the methods: supervised training, and the reference center's part."""
 
-    name: ClassVar[str]
     federated: ClassVar[bool] = True
     """Whether the centers take part at all."""
     guesses: ClassVar[bool] = True
@@ -173,8 +173,8 @@ class Method(ABC):
     separate: ClassVar[bool] = False
     """Whether the reference center's result is a model of its own, with the shared one kept beside it."""
 
-    training: Training = field(default_factory=Training)
-    augmentation: Augmentation = field(default_factory=Augmentation)
+    training: Training = field(default_factory=Training, metadata=OWN_TABLE)
+    augmentation: Augmentation = field(default_factory=Augmentation, metadata=OWN_TABLE)
 
     # -- the reference center ---------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError
 from fedmt.labels import Correspondence, LabelSpace
 from fedmt.methods import METHODS, Method
+from fedmt.registry import option_names
 
 FORMAT = "fedmt-model-1"
 
@@ -63,7 +64,7 @@ class Description:
 
     def build_method(self) -> Method:
         options = {k: v for k, v in self.method.items() if k != "name"}
-        return TypeAdapter(METHODS[self.method["name"]]).validate_python(options)
+        return TypeAdapter(METHODS.find(self.method["name"], "method.name")).validate_python(options)
 
     def federation(self, only: str | None = None) -> Federation:
         """The federation without its data, a black pixel for each center: what a method asks of it to say how
@@ -113,21 +114,19 @@ class Description:
             raise FedmtError(
                 f"{where}: '{key}' is missing or not as fedmt writes it; the file was changed or damaged."
             ) from None
+        except FedmtError as error:  # its method is not found here, or refuses its options
+            raise FedmtError(f"{where}: {error}") from None
 
 
 def describe(federation: Federation, method: Method, backbone: str, max_pool: bool | None) -> Description:
     """The description of the model that a run of `method` on `federation` makes."""
-    options = {
-        f.name: getattr(method, f.name)
-        for f in dataclasses.fields(method)
-        if f.name not in ("training", "augmentation")
-    }
+    options = {name: getattr(method, name) for name in option_names(type(method))}
     return Description(
         spaces={space.name: list(space.classes) for space in federation.spaces},
         image_shape=federation.image_shape,
         backbone=backbone,
         max_pool=max_pool,
-        method={"name": method.name, **options},
+        method={"name": METHODS.name_of(type(method)), **options},
         rounds=method.training.rounds,
         batch_norm=method.training.batch_norm,
         reference=_source(federation.reference),
