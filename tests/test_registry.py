@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 from fedmt.aggregation import Strategy, Weights
 from fedmt.methods import CenterRound, FedMT, Method
 

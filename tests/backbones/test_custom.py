@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from fedmt.backbones.custom import custom
+from fedmt.backbones import build
 from fedmt.errors import FedmtError
 
 SOURCE = """
+import fedmt.backbones
 from torch import nn
 SIZE = 3
 def build(classes, channels):
@@ -27,6 +28,9 @@ def late(classes, channels):
     return fedmt_test_helper.network
 def wrong(classes, channels):
     return [classes, channels]
+def pooling(classes, channels, max_pool):
+    return nn.MaxPool2d(2) if max_pool else nn.Identity()
+POOLING = fedmt.backbones.Backbone(pooling, head="fc", pools=True)
 """
 
 
@@ -46,26 +50,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+def own(spec: str, channels: int = 1, size: int = 8) -> nn.Module:
+    return build(spec, 5, channels, (size, size))
+
+
 def test_a_function_in_the_working_directory() -> None:
-    network = custom("fedmt_test_net:build", classes=5, channels=1)
+    network = own("fedmt_test_net:build", channels=1)
     assert isinstance(network, nn.Conv2d)
     assert network.weight.shape == (5, 1, 3, 3)
 
 
 def test_a_class_inside_a_package() -> None:
-    network = custom("fedmt_test_package.inner:Net", classes=5, channels=2)
+    network = own("fedmt_test_package.inner:Net", channels=2)
     assert isinstance(network, nn.Linear)
     assert network.weight.shape == (5, 2)
 
 
 def test_imports_inside_the_call_work() -> None:
-    assert isinstance(custom("fedmt_test_net:late", 5, 1), nn.Identity)
+    assert isinstance(own("fedmt_test_net:late"), nn.Identity)
+
+
+def test_a_network_that_says_more_of_itself() -> None:
+    assert isinstance(own("fedmt_test_net:POOLING", size=8), nn.Identity)
+    assert isinstance(own("fedmt_test_net:POOLING", size=64), nn.MaxPool2d)
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("fedmt_test_net", "expected 'package.module:callable'"),
+        ("fedmt_test_net", "or 'package.module:callable' of your own"),
         ("fedmt_test_net:", "expected 'package.module:callable'"),
         (":build", "expected 'package.module:callable'"),
         ("nets/fedmt_test_net.py:build", "expected 'package.module:callable'"),
@@ -85,6 +98,6 @@ def test_imports_inside_the_call_work() -> None:
 )
 def test_each_mistake_is_named(spec: str, expected: str) -> None:
     with pytest.raises(FedmtError) as caught:
-        custom(spec, classes=5, channels=1)
+        own(spec)
     assert f"'{spec}'" in str(caught.value)
     assert expected in str(caught.value)

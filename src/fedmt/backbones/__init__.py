@@ -13,15 +13,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedmt.backbones.custom import custom
-from fedmt.backbones.mobilenet import mobilenet_v2
-from fedmt.backbones.resnet import resnet18, resnet50
-from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.backbones import mobilenet, resnet, small_cnn
+from fedmt.backbones.base import Backbone
+from fedmt.backbones.custom import Builder, custom, not_a_builder
 from fedmt.backbones.weights import load_weights
-from fedmt.errors import FedmtError, listed, nearest
+from fedmt.registry import Registry
 
-BACKBONES = ("small_cnn", "resnet18", "resnet50", "mobilenet_v2")
-_HEADS = {"small_cnn": "fc", "resnet18": "fc", "resnet50": "fc", "mobilenet_v2": "classifier.1"}
+BACKBONES: Registry[Backbone | Builder] = Registry(
+    "backbone",
+    {**small_cnn.BACKBONES, **resnet.BACKBONES, **mobilenet.BACKBONES},
+    not_a_builder,
+    form="package.module:callable",
+)
+"""The known networks; a user's own is a function or class, called as `custom` says, or a `Backbone`."""
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -58,28 +62,16 @@ def build(
 
     max_pool: the first max-pool of a ResNet; None skips it for images under 64 pixels.
     """
-    if max_pool is None:
-        max_pool = min(image_size) >= SKIP_MAX_POOL_BELOW
-    backbone: nn.Module
-    if name == "resnet18":
-        backbone = resnet18(classes, channels, max_pool=max_pool)
-    elif name == "resnet50":
-        backbone = resnet50(classes, channels, max_pool=max_pool)
-    elif name == "mobilenet_v2":
-        backbone = mobilenet_v2(classes, channels)
-    elif name == "small_cnn":
-        backbone = SmallCNN(classes, channels)
-    elif ":" in name:
-        backbone = custom(name, classes, channels)
-    else:
-        raise FedmtError(
-            f"model.backbone: no backbone '{name}'.{nearest(name, BACKBONES)} Known: {listed(BACKBONES)}, "
-            "or 'package.module:callable' of your own."
-        )
+    found = BACKBONES.find(name, "model.backbone")
+    known = found if isinstance(found, Backbone) else Backbone(found)
+    options: dict[str, int] = {"classes": classes, "channels": channels}
+    if known.pools:
+        options["max_pool"] = min(image_size) >= SKIP_MAX_POOL_BELOW if max_pool is None else max_pool
+    network = known.build(**options) if name in BACKBONES else custom(known.build, name, options)
     if weights is not None:
-        for note in load_weights(backbone, weights, _HEADS.get(name)):
+        for note in load_weights(network, weights, known.head):
             warnings.warn(note, stacklevel=2)
-    return backbone
+    return network
 
 
 def pixel_statistics(images: Tensor) -> tuple[list[float], list[float]]:
@@ -98,4 +90,12 @@ def pixel_statistics(images: Tensor) -> tuple[list[float], list[float]]:
     return mean.tolist(), std.tolist()
 
 
-__all__ = ["BACKBONES", "IMAGENET_MEAN", "IMAGENET_STD", "Classifier", "build", "pixel_statistics"]
+__all__ = [
+    "BACKBONES",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Backbone",
+    "Classifier",
+    "build",
+    "pixel_statistics",
+]

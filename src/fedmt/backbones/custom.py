@@ -6,33 +6,39 @@ that maps images [N, channels, H, W] to logits [N, classes].
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from torch import nn
 
+from fedmt.backbones.base import Backbone
 from fedmt.errors import FedmtError
-from fedmt.registry import import_named, importable_from_here
+from fedmt.registry import importable_from_here
+
+Builder = Callable[..., nn.Module]
 
 
-def custom(spec: str, classes: int, channels: int) -> nn.Module:
-    """The network that `spec` ("package.module:callable") builds; modules beside the user count too."""
-    where = f"Backbone '{spec}'"
-    build = import_named(spec, where, "package.module:callable")
-    attribute = spec.partition(":")[2]
-    if not callable(build):
-        raise FedmtError(
-            f"{where}: '{attribute}' is of type {type(build).__name__}, expected a function or class "
-            "that takes (classes=..., channels=...) and gives the network."
-        )
-    with importable_from_here():
+def not_a_builder(found: Any) -> str | None:
+    """What is wrong with an object that a user named as a backbone."""
+    if callable(found) or isinstance(found, Backbone):
+        return None
+    return (
+        f"is of type {type(found).__name__}, expected a function or class that takes "
+        "(classes=..., channels=...) and gives the network."
+    )
+
+
+def custom(builder: Builder, spec: str, options: Mapping[str, Any]) -> nn.Module:
+    """The network that `builder`, found at `spec` ("package.module:callable"), makes of the options."""
+    where = f"model.backbone: backbone '{spec}'"
+    call = f"{spec.partition(':')[2]}({', '.join(f'{k}={v}' for k, v in options.items())})"
+    with importable_from_here():  # it may import only when it is called
         try:
-            network = build(classes=classes, channels=channels)
+            network = builder(**options)
         except Exception as error:
-            raise FedmtError(
-                f"{where}: calling {attribute}(classes={classes}, channels={channels}) raised "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            raise FedmtError(f"{where}: calling {call} raised {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise FedmtError(
-            f"{where}: {attribute}(classes={classes}, channels={channels}) gave an object of type "
-            f"{type(network).__name__}, expected a torch.nn.Module."
+            f"{where}: {call} gave an object of type {type(network).__name__}, expected a torch.nn.Module."
         )
     return network

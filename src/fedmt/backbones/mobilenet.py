@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedmt.backbones.base import Backbone
+
 # The paper's table 2: expansion, output channels, number of blocks, stride of the first block.
 STAGES = (
     (1, 16, 1, 1),
@@ -80,3 +82,6 @@ class MobileNetV2(nn.Module):
 def mobilenet_v2(classes: int, channels: int = 3) -> MobileNetV2:
     """MobileNetV2 at width 1; its head is `classifier.1`."""
     return MobileNetV2(classes, channels)
+
+
+BACKBONES = {"mobilenet_v2": Backbone(mobilenet_v2, head="classifier.1")}

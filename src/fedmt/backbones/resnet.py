@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fedmt.backbones.base import Backbone
+
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     """A convolution without bias (a BatchNorm follows) that keeps height and width at stride 1."""
@@ -127,3 +129,9 @@ def resnet18(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
 def resnet50(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
     """ResNet50 v1.5; its head is `fc`. 25.56 M parameters at 1000 classes."""
     return ResNet(Bottleneck, (3, 4, 6, 3), classes, channels, max_pool)
+
+
+BACKBONES = {
+    "resnet18": Backbone(resnet18, head="fc", pools=True),
+    "resnet50": Backbone(resnet50, head="fc", pools=True),
+}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedmt.backbones.base import Backbone
+
 
 class SmallCNN(nn.Module):
     """Four convolutions (16, 48, 48, 96 channels; 28x28 -> 14 -> 7 -> 7 -> 4), mean, linear.
@@ -34,3 +36,6 @@ def _block(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
+
+
+BACKBONES = {"small_cnn": Backbone(SmallCNN, head="fc")}

@@ -1,0 +1,21 @@
+"""What a backbone is: how its network is built, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """build: takes `classes` and `channels`, and `max_pool` where the network `pools`; gives the network.
+
+    head: the name of its last layer, which a weight file for other classes does not fit. pools: whether its
+    stem has a max-pool that small images do without.
+    """
+
+    build: Callable[..., nn.Module]
+    head: str | None = None
+    pools: bool = False
