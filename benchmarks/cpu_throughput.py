@@ -21,6 +21,7 @@ import time
 
 import torch
 
+from fedmt.config import build_federation
 from fedmt.engines.randomness import random_numbers
 from fedmt.quickstart import quickstart_config
 from fedmt.run import build_engine
@@ -30,7 +31,7 @@ STRETCHES = 11
 
 def main() -> None:
     config = quickstart_config("FedMT (T)", seed=0)
-    federation, _ = config.build_federation()
+    federation, _ = build_federation(config)
     engine = build_engine(config, federation, torch.device("cpu"))
     center = federation.centers[0]
     state, _ = engine.start()

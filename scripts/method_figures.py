@@ -20,6 +20,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 import fedmt
 from fedmt import Correspondence
+from fedmt.config import build_federation
 from fedmt.data.fashion_mnist import (
     GARMENT,
     GARMENT_TO_DEPARTMENT,
@@ -42,7 +43,7 @@ def measure() -> dict[str, Any]:
     about, between two garments of one department and two layers."""
     torch.set_num_threads(1)
     config = quickstart_config("FedMT (E)", seed=0)
-    federation, _ = config.build_federation()
+    federation, _ = build_federation(config)
     engine = build_engine(config, federation, torch.device("cpu"))
     state, record = engine.start()
     rounds = []

@@ -33,18 +33,15 @@ BELOW = {
         "methods",
         "engines",
         "config",
-        "config_errors",
         "runs",
         "run",
         "progress",
     },
     "engines": {"errors", "static_bn", "backbones", "aggregation", "data", "methods"},
     "runs": {"errors", "labels", "engines"},
-    "config_errors": {"errors"},
     "config": {
         "errors",
         "registry",
-        "config_errors",
         "labels",
         "augment",
         "backbones",
@@ -73,7 +70,7 @@ BELOW = {
     "report": {"errors", "config", "engines", "run", "runs"},
     "watch": {"errors", "report", "runs"},
     "quickstart": {"augment", "config", "progress", "report", "run", "runs"},
-    "sweeps": {"errors", "config_errors", "config", "data", "engines", "progress", "run", "runs"},
+    "sweeps": {"errors", "config", "data", "engines", "progress", "run", "runs"},
     # Each command; `cli` puts them together.
     "commands": {
         "errors",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedmt.augment import Augmentation
-from fedmt.config import Config, dump_config, load_config, parse_config
+from fedmt.config import Config, build_method, build_strategy, dump_config, load_config, parse_config
 from fedmt.errors import FedmtError
 from fedmt.methods import FedMT, Single, Training
 
@@ -99,7 +99,7 @@ def test_defaults():
                                          "spaces": {"layer": 1}, "per_class": 3}})  # fmt: skip
     assert (config.seed, config.device, config.precision, config.checkpoint_every) == (0, "auto", "auto", 1)
     assert config.training == Training() and config.augmentation == Augmentation()
-    assert config.build_method() == FedMT()
+    assert build_method(config) == FedMT()
     assert config.model.backbone == "resnet18" and config.model.weights is None
     assert config.benchmark is not None
     assert (config.benchmark.split, config.benchmark.gamma, config.benchmark.samples) == ("iid", 0.1, None)
@@ -108,18 +108,18 @@ def test_defaults():
 
 def test_values_arrive(load):
     config = load(BENCHMARK)
-    method = config.build_method()
+    method = build_method(config)
     assert isinstance(method, FedMT) and method.xi == 0.5
     assert method.training == Training(rounds=4, learning_rate=0.05)
     assert method.augmentation == Augmentation(operations=("rotate", "shear_x"), crop=0.1)
     assert config.seed == 3
-    single = load(changed(BENCHMARK, 'name = "fedmt"\nxi = 0.5', 'name = "single"')).build_method()
+    single = build_method(load(changed(BENCHMARK, 'name = "fedmt"\nxi = 0.5', 'name = "single"')))
     assert type(single) is Single and single.training.rounds == 4
 
 
 def test_the_paper_preset_and_own_values_before_it(load):
     paper = load('preset = "paper"\n' + changed(BENCHMARK, "rounds = 4\nlearning_rate = 0.05\n", ""))
-    method = paper.build_method()
+    method = build_method(paper)
     assert isinstance(method, FedMT)
     # The printed values, where they differ from the defaults; xi is the config's own.
     assert (method.estimator, method.pseudo_labels, method.projection) == ("counting", "plain", "confident")
@@ -129,7 +129,7 @@ def test_the_paper_preset_and_own_values_before_it(load):
     own = load(
         'preset = "paper"\n' + changed(BENCHMARK, "xi = 0.5", 'estimator = "em"'), "training.batch_size=7"
     )
-    method = own.build_method()
+    method = build_method(own)
     assert isinstance(method, FedMT) and (method.estimator, method.xi) == ("em", 0.95)
     assert (own.training.rounds, own.training.learning_rate, own.training.batch_size) == (4, 0.05, 7)
     assert own.training.clip == 1.0  # the preset's, beside the config's own
@@ -146,7 +146,7 @@ def test_a_preset_reaches_a_config_without_tables():
 def test_the_preset_of_another_method_does_not_disturb(load):
     """`paper` sets FedMT's options; Single, which has none, still takes its training from it."""
     text = 'preset = "paper"\n' + changed(BENCHMARK, 'name = "fedmt"\nxi = 0.5', 'name = "single"')
-    assert load(text).build_method().training.clip == 1.0
+    assert build_method(load(text)).training.clip == 1.0
 
 
 def test_relative_paths_are_relative_to_the_config(load, tmp_path, monkeypatch):
@@ -193,7 +193,7 @@ def test_overrides(load):
     assert config.benchmark.data.split == "train" and config.benchmark.data.source == "fashion_mnist"
     assert config.benchmark.spaces == {"layer": 3}
     assert config.images.size == (8, 9)
-    method = config.build_method()
+    method = build_method(config)
     assert isinstance(method, FedMT) and (method.a, method.xi) == (0.5, 0.5)
 
 
@@ -278,17 +278,17 @@ def test_the_paper_preset_spells_every_option_out():
     import dataclasses
 
     from fedmt.aggregation import FedAvgM
-    from fedmt.methods import METHODS, PRESETS, Training
+    from fedmt.methods import METHODS, Training
 
     def names(options, but=()):
         return {f.name for f in dataclasses.fields(options)} - set(but)
 
-    assert set(PRESETS["paper"]) == set(METHODS)
-    for name, tables in PRESETS["paper"].items():
+    for method in METHODS.values():
+        tables = method.presets["paper"]
         assert set(tables["training"]) == names(Training)
-        own = names(METHODS[name], ("training", "augmentation", "correspondence"))
+        own = names(method, ("training", "augmentation", "correspondence"))
         assert set(tables.get("method", {})) == own
-        if METHODS[name].federated:
+        if method.federated:
             assert set(tables["aggregation"]) == names(FedAvgM) | {"name"}
 
 
@@ -296,7 +296,7 @@ def test_the_paper_preset_spells_every_option_out():
 def test_the_paper_preset_knows_every_method(load, name):
     text = changed(BENCHMARK, '[method]\nname = "fedmt"\nxi = 0.5', f'[method]\nname = "{name}"')
     config = load('preset = "paper"\n' + text)
-    assert config.build_method().name == name
+    assert build_method(config).name == name
     assert config.training.learning_rate == 0.05  # the config itself goes first
     assert config.training.clip == 1.0 and config.training.batch_size == 10
 
@@ -494,8 +494,8 @@ def test_a_dump_says_the_same_and_is_stable(load, tmp_path, text):
     path = tmp_path / "run" / "config.toml"
     path.write_text(dumped)
     again = load_config(path)
-    assert again.build_method() == config.build_method()
-    assert again.build_strategy() == config.build_strategy()
+    assert build_method(again) == build_method(config)
+    assert build_strategy(again) == build_strategy(config)
     # The dump spells out defaults that the original need not: these two tables may say more.
     own = {"method", "aggregation"}
     assert again.model_dump(exclude=own) == config.model_dump(exclude=own)
@@ -586,7 +586,7 @@ def test_a_strategy_that_is_set_on_the_command_line_is_blamed_there(error_of):
 
 def test_fedbn_with_running_batch_norm_is_taken(load):
     text = changed(with_aggregation('name = "fedbn"'), "rounds = 4", 'rounds = 4\nbatch_norm = "running"')
-    assert load(text).build_strategy().keeps_batch_norm
+    assert build_strategy(load(text)).keeps_batch_norm
 
 
 def test_how_long_to_wait_may_change_when_a_run_goes_on(load):

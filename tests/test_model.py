@@ -14,7 +14,7 @@ from PIL import Image
 
 import fedmt
 from fedmt import FedmtError
-from fedmt.config import load_config
+from fedmt.config import build_federation, load_config
 from fedmt.data.fashion_mnist import read_fashion_mnist
 from fedmt.model import inputs
 from fedmt.model.inputs import File, find_files, read_files
@@ -51,7 +51,7 @@ def test_it_answers_as_it_was_tested(tiny_run, name: str) -> None:
     folder = tiny_run(name)
     model = fedmt.load(folder, "cpu")
     assert model.spaces == ("garment", "department", "layer") and model.finished
-    federation, _ = load_config(folder / "config.toml").build_federation()
+    federation, _ = build_federation(load_config(folder / "config.toml"))
     recorded = RunFolder(folder).metrics()[-1]["accuracy"]
     if model.temperature is not None:  # it was tested without; projected classes may change their order
         model.description.calibration["temperature"] = 1.0

@@ -32,6 +32,7 @@ class Cautious(FedMT):
     '''FedMT that leaves the centers out of the first rounds.'''
 
     patience: int = 1
+    presets = {**FedMT.presets, "patient": {"method": {"patience": 2}, "training": {"rounds": 7}}}
 
     def center_round(self, center, predictions, kept, round, rng) -> CenterRound:
         if round <= self.patience:
@@ -50,6 +51,10 @@ class Signs(Strategy):
 
 class Lazy(Method):
     pass
+
+class Plain(Lazy):
+    def center_round(self, center, predictions, kept, round, rng) -> CenterRound:
+        return self.supervised_round(center, round, rng)
 
 SIZE = 3
 """
@@ -191,6 +196,24 @@ def test_mistakes_in_their_options(folder: Path, given: str, said: str) -> None:
     with pytest.raises(FedmtError) as caught:
         load_config("federation.toml", [given])
     assert str(caught.value).startswith(f"--set {given.split('=')[0]}: ") and said in str(caught.value)
+
+
+def test_their_presets(folder: Path) -> None:
+    """A preset of the method's own, and one that it inherits; the config itself goes first."""
+    own = load_config("federation.toml", ["preset=patient"])
+    assert own.method["patience"] == 2 and own.training.rounds == 3
+    paper = load_config("federation.toml", ["preset=paper"])
+    assert paper.method["estimator"] == "counting" and paper.training.clip == 1.0
+    assert "momentum" not in paper.aggregation  # of another strategy than the preset's
+    for given, said in {
+        "patien": "no preset 'patien'. Did you mean 'patient'? Known: 'paper', 'patient'.",
+        "3": "no preset 3. Known: 'paper', 'patient'.",
+    }.items():
+        with pytest.raises(FedmtError) as caught:
+            load_config("federation.toml", [f"preset={given}"])
+        assert said in str(caught.value)
+    with pytest.raises(FedmtError, match=r"'fedmt_test_own:Plain' has no preset 'paper'\. It has none"):
+        load_config("federation.toml", ["preset=paper", "method={name='fedmt_test_own:Plain'}"])
 
 
 def test_the_command_line_shows_them(folder: Path) -> None:

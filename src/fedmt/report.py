@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedmt.config import load_config
+from fedmt.config import build_federation, load_config
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
@@ -115,7 +115,7 @@ class Source:
         if self._engine is None:
             config = load_config(self.folder.config_file)
             device = pick_device("auto")
-            federation, _ = config.build_federation()
+            federation, _ = build_federation(config)
             # Only tested, never trained: nothing to capture.
             self._engine = build_engine(config.model_copy(update={"graphs": False}), federation, device)
         return self._engine

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 import fedmt
-from fedmt.config import Config, dump_config
+from fedmt.config import Config, build_federation, build_method, build_strategy, dump_config, starting_model
 from fedmt.data.center import Federation
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
@@ -62,7 +62,7 @@ def run(
     if not resume:
         RunFolder(Path(out)).refuse_if_taken()
     # The data is read before the folder is made: bad data leaves nothing behind.
-    federation, notes = config.build_federation()
+    federation, notes = build_federation(config)
     engine = build_engine(config, federation, device)
     return run_engine(config, engine, out, resume, observer or Silent(), notes)
 
@@ -146,12 +146,12 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
     """The engine at the run's starting weights."""
     return LocalEngine(
         federation,
-        config.build_method(),
-        config.starting_model(federation),
+        build_method(config),
+        starting_model(config, federation),
         config.seed,
         device,
         precision=config.precision,
-        strategy=config.build_strategy(),
+        strategy=build_strategy(config),
         graphs=config.graphs,
     )
 

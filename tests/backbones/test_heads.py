@@ -10,7 +10,7 @@ from fedmt import FedmtError
 from fedmt.aggregation import FedAvg
 from fedmt.backbones import build
 from fedmt.backbones.heads import Heads, add_heads, find_heads, head_keys
-from fedmt.config import parse_config
+from fedmt.config import build_federation, build_model, parse_config
 from fedmt.engines.local import LocalEngine
 from fedmt.methods import FedRep, FedTrans, Training
 
@@ -107,16 +107,16 @@ def test_a_config_with_such_a_backbone_is_refused(tmp_path, monkeypatch):
     }
     for method, refused in (("fedrep", True), ("fedtrans", True), ("fedmt", False)):
         config = parse_config({**raw, "method": {"name": method}})
-        federation, _ = config.build_federation()
+        federation, _ = build_federation(config)
         if refused:
             with pytest.raises(FedmtError, match=r"model\.backbone: found no last"):
-                config.build_model(federation)
+                build_model(config, federation)
         else:
-            assert config.build_model(federation) is not None
+            assert build_model(config, federation) is not None
     # With one that has: the heads follow the federation's spaces, the wanted one first.
     config = parse_config({**raw, "model": {"backbone": "small_cnn"}, "method": {"name": "fedrep"}})
-    federation, _ = config.build_federation()
-    _, heads = find_heads(config.build_model(federation))
+    federation, _ = build_federation(config)
+    _, heads = find_heads(build_model(config, federation))
     assert [heads.out_features, *(h.out_features for h in heads.others)] == list(map(len, federation.spaces))
     assert federation.spaces[0] == federation.wanted and len(federation.spaces) == 3
 

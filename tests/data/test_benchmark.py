@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedmt.config import dump_config, load_config, parse_config
+from fedmt.config import build_federation, dump_config, load_config, parse_config
 from fedmt.data.center import Center, Federation
 from fedmt.data.fashion_mnist import GARMENT_TO_DEPARTMENT, read_fashion_mnist
 from fedmt.data.fitzpatrick17k import read_fitzpatrick17k
@@ -64,7 +64,7 @@ def skin(tmp_path_factory) -> Path:
 def load(folder: Path, text: str) -> tuple[Federation, tuple[str, ...]]:
     path = folder / "run.toml"
     path.write_text(text)
-    return load_config(path).build_federation()
+    return build_federation(load_config(path))
 
 
 def keys(images: Tensor) -> list[bytes]:
@@ -153,7 +153,7 @@ def test_the_resolved_config_says_the_same(skin):
     (skin / "resolved.toml").write_text(dump_config(config))
     again = load_config(skin / "resolved.toml")
     assert again.benchmark == config.benchmark
-    assert len(again.build_federation()[0].tests[0]) == 7
+    assert len(build_federation(again)[0].tests[0]) == 7
 
 
 def test_fewer_than_two_classes_left(skin):
@@ -225,7 +225,7 @@ path = "."
 def fashion(**options: object) -> tuple[Federation, tuple[str, ...]]:
     spaces = {"department": 2, "layer": 1}
     benchmark = {"data": {"source": "fashion_mnist"}, "wanted": "garment", "spaces": spaces, **options}
-    return parse_config({"benchmark": benchmark}).build_federation()
+    return build_federation(parse_config({"benchmark": benchmark}))
 
 
 def test_a_subset():

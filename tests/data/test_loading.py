@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedmt.config import load_config
+from fedmt.config import build_federation, load_config
 from fedmt.data.center import Federation
 from fedmt.data.fashion_mnist import GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, read_fashion_mnist
 from fedmt.errors import FedmtError
@@ -126,7 +126,7 @@ def folder(tmp_path: Path) -> Path:
 def load(folder: Path, text: str = CONFIG) -> Federation:
     path = folder / "federation.toml"
     path.write_text(text)
-    federation, notes = load_config(path).build_federation()
+    federation, notes = build_federation(load_config(path))
     assert notes == ()
     return federation
 
@@ -224,7 +224,7 @@ def test_a_test_in_a_space_whose_centers_disagree(folder):
     ):
         path = folder / "federation.toml"
         path.write_text(text)
-        federation, notes = load_config(path).build_federation()
+        federation, notes = build_federation(load_config(path))
         assert [t.space.name for t in federation.tests] == ["diagnosis"]
         assert len(notes) == 1 and "space 'triage'" in notes[0] and "add [[tests]]" in notes[0]
 
@@ -236,7 +236,7 @@ def test_a_test_that_nobody_answers(folder):
     path.write_text(
         text + '[[tests]]\nsource = "manifest"\npath = "stage.csv"\nspace = "stage"\nlabel_column = "stage"\n'
     )
-    _, notes = load_config(path).build_federation()
+    _, notes = build_federation(load_config(path))
     assert notes == ("test 3: no center labels in space 'stage', so no model answers in it: left out.",)
 
 
@@ -331,7 +331,7 @@ def test_a_reference_center_that_lacks_a_class(folder):
     for image in (folder / "reference" / "nevus").iterdir():
         image.unlink()
     (folder / "reference" / "nevus").rmdir()
-    _, notes = load_config(folder / "federation.toml").build_federation()
+    _, notes = build_federation(load_config(folder / "federation.toml"))
     assert len(notes) == 1 and "center 'reference': no image of 'nevus'" in notes[0]
 
 
@@ -434,7 +434,7 @@ def test_a_benchmark_non_iid(folder):
         assert counts[:2].sum() > counts[2:].sum()  # two majority classes
     scarce = folder / "scarce.toml"
     scarce.write_text(FASHION.format(seed=1, more='split = "non-iid"').replace("= 40", "= 1800"))
-    _, notes = load_config(scarce).build_federation()
+    _, notes = build_federation(load_config(scarce))
     assert len(notes) == 1 and "repeats" in notes[0]
 
 
@@ -566,7 +566,7 @@ def test_a_remote_center_is_known_by_name_and_space_alone(folder):
     text = changed(CONFIG, 'source = "npz"\npath = "goa.npz"', 'source = "remote"')
     path.write_text(text)
     (folder / "berlin.csv").unlink()
-    federation, _ = load_config(path).build_federation(at_hand=False)
+    federation, _ = build_federation(load_config(path), at_hand=False)
     centers = {c.name: c for c in federation.centers}
     assert list(centers) == ["berlin", "cairo", "delhi", "essen", "faro", "goa"]
     assert all(len(c) == 1 and not c.images.any() for c in centers.values())

@@ -38,7 +38,7 @@ from fedmt import FedmtError, Model, cli
 from fedmt.aggregation import STRATEGIES
 from fedmt.augment import Augmentation
 from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config
-from fedmt.config_errors import Origin
+from fedmt.config.errors import Origin
 from fedmt.data.specs import BenchmarkSpec, CalibrationSpec, ImageSpec
 from fedmt.methods import METHODS, Training
 from fedmt.sweeps.expansion import Sweep, expand

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from fedmt.config import load_config
+from fedmt.config import build_method, load_config
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 CONFIGS = sorted((RESULTS / "data").rglob("*.toml"))
@@ -77,4 +77,4 @@ def test_the_options_of_the_search_are_options_still():
     assert len(options) == 20
     base = RESULTS.parents[1] / "experiments" / "base" / "cifar100.toml"
     for found in options:
-        load_config(base, ["benchmark.test_per_class=75", "method.alignment=true", *found]).build_method()
+        build_method(load_config(base, ["benchmark.test_per_class=75", "method.alignment=true", *found]))

@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from fedmt import Center
-from fedmt.config import load_config
+from fedmt.config import build_federation, load_config
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import wire
@@ -129,7 +129,7 @@ def quick(monkeypatch) -> None:
     # As in a ServerApp's process: a message says which run it belongs to.
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
-    read = lru_cache(lambda path, text: load_config(path).build_federation()[0])
+    read = lru_cache(lambda path, text: build_federation(load_config(path))[0])
 
     def center(self: CenterSettings) -> Center:
         path = self.file.federation
@@ -474,7 +474,7 @@ def test_a_broken_file_stays_at_its_center(make, tmp_path, caplog) -> None:
     files[101].write_text(DATA.format(classes='["a", "b"]').replace("center-1.npz", "secret-name.npz"))
     config = path.read_text().replace("{ department = 2, layer = 1, garment = 1 }", "{ department = 4 }")
     path.write_text(config)
-    classes = load_config(path).build_federation()[0].spaces[1].classes
+    classes = build_federation(load_config(path))[0].spaces[1].classes
     files[101].write_text(
         DATA.format(classes=json.dumps(list(classes))).replace("center-1.npz", "secret-name.npz")
     )
@@ -490,7 +490,7 @@ def test_what_data_say_of_themselves_is_in_the_centers_log(make, tmp_path, caplo
     path.write_text(
         path.read_text().replace("{ department = 2, layer = 1, garment = 1 }", "{ department = 4 }")
     )
-    center = load_config(path).build_federation()[0].centers[0]
+    center = build_federation(load_config(path))[0].centers[0]
     assert center.space is not None and center.labels is not None
     for number, (image, label) in enumerate(zip(center.images, center.labels, strict=True)):
         place = tmp_path / "scans" / center.space.classes[int(label)] / f"{number}.png"

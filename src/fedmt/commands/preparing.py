@@ -64,7 +64,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     """Load everything, train nothing: the federation as a table, and every problem named."""
     from rich.table import Table
 
-    from fedmt.config import load_config
+    from fedmt.config import build_federation, load_config
     from fedmt.data.overlap import overlaps
     from fedmt.engines.device import pick_device
     from fedmt.errors import listed
@@ -74,7 +74,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     settings = load_config(config, set_)
     device = pick_device(settings.device)
     remote = {c.name for c in settings.centers if c.source == "remote"}
-    federation, notes = settings.build_federation(at_hand=not remote)
+    federation, notes = build_federation(settings, at_hand=not remote)
     engine = build_engine(settings, federation, device)
     console = make_console()
     table = Table(

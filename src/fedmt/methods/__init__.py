@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fedmt.methods import fedmt, fedrep, fedtrans, semifl, single
 from fedmt.methods.base import Answer, CenterRound, LocalWork, Method, Training
 from fedmt.methods.fedmt import FedMT
 from fedmt.methods.fedrep import FedRep
@@ -19,14 +16,8 @@ METHODS: Registry[type[Method]] = Registry(
     subclass_of(Method, "fedmt.methods.Method"),
 )
 
-PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
-    "paper": {m.__name__.rpartition(".")[2]: m.PAPER for m in (fedmt, single, fedtrans, fedrep, semifl)}
-}
-"""Named settings of whole config tables, by method; what a config says itself goes before them."""
-
 __all__ = [
     "METHODS",
-    "PRESETS",
     "Answer",
     "CenterRound",
     "FedMT",

@@ -96,6 +96,10 @@ class Answer:
     matrix: Tensor | None = None
 
 
+Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Name of the preset, table of the config, key: to its value."""
+
+
 @dataclass(frozen=True)
 class Training:
     """How centers train, common to all methods.
@@ -172,6 +176,8 @@ class Method(Named, ABC):
     """Whether the reference center trains beside the others and counts in the mean, instead of after it."""
     separate: ClassVar[bool] = False
     """Whether the reference center's result is a model of its own, with the shared one kept beside it."""
+    presets: ClassVar[Presets] = {}
+    """Named settings of whole config tables; what a config says itself goes before them."""
 
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
     augmentation: Augmentation = field(default_factory=Augmentation, metadata=OWN_TABLE)

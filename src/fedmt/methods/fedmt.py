@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from fedmt.methods.base import (
     CenterRound,
     LocalWork,
     Method,
+    Presets,
     Tensors,
     sample_stream,
 )
@@ -74,6 +75,27 @@ class FedMT(Method):
     """
 
     name: ClassVar[str] = "fedmt"
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "method": {
+                "estimator": "counting",
+                "average": False,
+                "smoothing": 0.0,
+                "pseudo_labels": "plain",
+                "alignment": False,
+                "soft": False,
+                "projection": "confident",
+                "projection_loss": "proper",
+                "xi": 0.95,
+                "lambda_1": 1.0,
+                "lambda_2": 1 / 16,
+                "a": 0.75,
+            },
+            "training": PAPER_TRAINING,
+            "aggregation": PAPER_AGGREGATION,
+        }
+    }
+    """`paper`: the printed choices."""
 
     correspondence: Literal["given", "estimated"] = "given"
     estimator: Literal["counting", "em", "learnable"] = "em"
@@ -290,24 +312,3 @@ class _Known:
     learned: Tensor | None = None
     keep: Tensors = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "method": {
-        "estimator": "counting",
-        "average": False,
-        "smoothing": 0.0,
-        "pseudo_labels": "plain",
-        "alignment": False,
-        "soft": False,
-        "projection": "confident",
-        "projection_loss": "proper",
-        "xi": 0.95,
-        "lambda_1": 1.0,
-        "lambda_2": 1 / 16,
-        "a": 0.75,
-    },
-    "training": PAPER_TRAINING,
-    "aggregation": PAPER_AGGREGATION,
-}
-"""The preset `paper`: the printed choices."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -25,6 +25,7 @@ from fedmt.methods.base import (
     CenterRound,
     LocalWork,
     Method,
+    Presets,
     Tensors,
 )
 
@@ -38,6 +39,12 @@ class FedRep(Method):
     heads: ClassVar[bool] = True
     keeps_heads: ClassVar[bool] = True
     reference_joins: ClassVar[bool] = True
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "training": {**PAPER_TRAINING, "local_epochs": 1, "reference_epochs": 1},
+            "aggregation": PAPER_AGGREGATION,
+        }
+    }
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)
@@ -64,9 +71,3 @@ class FedRep(Method):
             assert center.space is not None
             found.setdefault(center.space.name, []).append(Answer("center", center.name))
         return found
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "training": {**PAPER_TRAINING, "local_epochs": 1, "reference_epochs": 1},
-    "aggregation": PAPER_AGGREGATION,
-}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +27,7 @@ from fedmt.methods.base import (
     CenterRound,
     LocalWork,
     Method,
+    Presets,
     Tensors,
 )
 
@@ -39,6 +40,13 @@ class FedTrans(Method):
     guesses: ClassVar[bool] = False
     heads: ClassVar[bool] = True
     separate: ClassVar[bool] = True
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "method": {"fine_tune_epochs": 100, "fine_tune_rate": 0.01},
+            "training": {**PAPER_TRAINING, "local_epochs": 1},
+            "aggregation": PAPER_AGGREGATION,
+        }
+    }
 
     fine_tune_epochs: int = 100
     fine_tune_rate: float = 0.01
@@ -73,10 +81,3 @@ class FedTrans(Method):
                 "tunes what the centers made together, but their batch-norm layers would stay with them and "
                 "it has none of its own; use another strategy."
             )
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "method": {"fine_tune_epochs": 100, "fine_tune_rate": 0.01},
-    "training": {**PAPER_TRAINING, "local_epochs": 1},
-    "aggregation": PAPER_AGGREGATION,
-}

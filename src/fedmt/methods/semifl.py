@@ -9,7 +9,7 @@ center then on its labels. It is what remains of FedMT without the centers' own 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from fedmt.methods.base import (
     CenterRound,
     LocalWork,
     Method,
+    Presets,
     Tensors,
     sample_stream,
 )
@@ -35,6 +36,13 @@ class SemiFL(Method):
     """xi: confidence threshold. lambda_1: weight of L_mix. a: the mixing share is Beta(a, a)."""
 
     name: ClassVar[str] = "semifl"
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75},
+            "training": PAPER_TRAINING,
+            "aggregation": PAPER_AGGREGATION,
+        }
+    }
 
     xi: float = 0.95
     lambda_1: float = 1.0
@@ -75,10 +83,3 @@ class SemiFL(Method):
         everyone = torch.ones_like(step["index"][0])  # the batch is of S_fix alone
         l_fix, l_mix = fix_mix_losses(strong_logits, mixed_logits, step, tables["pseudo"], everyone)
         return {"loss": l_fix + self.lambda_1 * l_mix, "fix": l_fix, "mix": l_mix}
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75},
-    "training": PAPER_TRAINING,
-    "aggregation": PAPER_AGGREGATION,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedmt.aggregation import FedAvgM, Strategy
 from fedmt.data.center import Center
 from fedmt.errors import FedmtError
-from fedmt.methods.base import PAPER_TRAINING, CenterRound, Method, Tensors
+from fedmt.methods.base import PAPER_TRAINING, CenterRound, Method, Presets, Tensors
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Single(Method):
 
     name: ClassVar[str] = "single"
     federated: ClassVar[bool] = False
+    presets: ClassVar[Presets] = {"paper": {"training": PAPER_TRAINING}}
 
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
@@ -32,6 +33,3 @@ class Single(Method):
                 f"aggregation.name: '{strategy.name}' with method 'single', which trains at the reference "
                 "center alone and averages nothing; remove [aggregation]."
             )
-
-
-PAPER: dict[str, dict[str, Any]] = {"training": PAPER_TRAINING}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmt.config import Config, dump_config, override, parse_config
-from fedmt.config_errors import Origin
+from fedmt.config.errors import Origin
 from fedmt.errors import FedmtError, listed
 from fedmt.sweeps.experiment import Experiment, Part, Row, default_data
 from fedmt.sweeps.scales import Scale, scale_settings

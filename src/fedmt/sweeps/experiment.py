@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from fedmt.config import read_toml
-from fedmt.config_errors import Origin, explain
+from fedmt.config.errors import Origin, explain
 from fedmt.data.specs import Section
 from fedmt.errors import FedmtError, listed, nearest
 

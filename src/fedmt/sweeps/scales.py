@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fedmt.config import Config
+from fedmt.config import Config, build_method
 
 Scale = Literal["full", "small", "tiny"]
 SCALES: tuple[Scale, ...] = ("full", "small", "tiny")
@@ -33,7 +33,7 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
         "training.reference_epochs": min(training.reference_epochs, 5),
         "training.warmup_epochs": min(training.warmup_epochs, 20 if small else 2),
     }
-    tuning = getattr(config.build_method(), "fine_tune_epochs", None)
+    tuning = getattr(build_method(config), "fine_tune_epochs", None)
     if tuning is not None:
         found["method.fine_tune_epochs"] = max(tuning // 5, 1) if small else min(tuning, 2)
     size = config.images.size
@@ -64,7 +64,7 @@ def cost(config: Config) -> int | None:
     if not classes or (share is not None and not images):
         return None
     reference = round(share * images) if share is not None else classes * (benchmark.per_class or 0)
-    method = config.build_method()
+    method = build_method(config)
     passes = training.warmup_epochs + training.rounds * training.reference_epochs
     total = reference * (passes + getattr(method, "fine_tune_epochs", 0))
     if method.federated:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import fedmt
 from fedmt.aggregation import unpacked
+from fedmt.config import build_federation, build_method, build_strategy, load_config
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.memory import Lost, Memory, Unable
@@ -65,10 +66,8 @@ def find_settings(context: Context) -> CenterSettings:
         return CenterSettings.read(Path(str(node["center"])).expanduser())
     if "partition-id" not in node:
         raise FedmtError("""Start the SuperNode with --node-config 'center="/path/to/center.toml"'.""")
-    from fedmt.config import load_config
-
     path = Path(str(context.run_config["federation"]))
-    federation, _ = load_config(path).build_federation()
+    federation, _ = build_federation(load_config(path))
     number = int(node["partition-id"])
     if number >= len(federation.centers):
         raise FedmtError(f"{path} has {len(federation.centers)} centers: there is none for node {number}.")
@@ -172,7 +171,7 @@ def _statistics(task: Task) -> Message:
 
 def _site(task: Task, plan: Plan) -> Site:
     config = plan.config
-    method, strategy = config.build_method(), config.build_strategy()
+    method, strategy = build_method(config), build_strategy(config)
     device = pick_device(task.settings.file.device)
     trainer = Trainer(plan.network(), method.training, device, config.precision)
     names = [space.name for space in plan.spaces]

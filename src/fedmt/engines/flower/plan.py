@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fedmt
 from fedmt.backbones import Classifier
-from fedmt.config import Config, dump_config
+from fedmt.config import Config, build_network, dump_config
 from fedmt.data.center import Federation
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
@@ -43,7 +43,7 @@ class Plan:
 
     def network(self) -> Classifier:
         """The network, at weights that mean nothing: a center receives them."""
-        return self.config.build_network(self.image_shape, [len(space) for space in self.spaces])
+        return build_network(self.config, self.image_shape, [len(space) for space in self.spaces])
 
     def to_json(self) -> dict[str, Any]:
         import tomllib

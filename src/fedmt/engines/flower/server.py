@@ -14,7 +14,15 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedmt.config import Config, DeploymentSpec, load_config
+from fedmt.config import (
+    Config,
+    DeploymentSpec,
+    build_federation,
+    build_method,
+    build_strategy,
+    load_config,
+    starting_model,
+)
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.plan import Plan
@@ -41,15 +49,15 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:
-    federation, notes = config.build_federation(at_hand=False)
+    federation, notes = build_federation(config, at_hand=False)
     engine = FlowerEngine(
         federation,
-        config.build_method(),
-        config.starting_model(federation),
+        build_method(config),
+        starting_model(config, federation),
         config.seed,
         pick_device(config.device),
         precision=config.precision,
-        strategy=config.build_strategy(),
+        strategy=build_strategy(config),
         grid=grid,
         plan=Plan.of(config, federation),
         deployment=config.deployment or DeploymentSpec.model_validate({}),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from fedmt.config import load_config, read_toml
-from fedmt.config_errors import Origin, explain
+from fedmt.config import build_federation, load_config, read_toml
+from fedmt.config.errors import Origin, explain
 from fedmt.data.center import Center
 from fedmt.data.loading import Vocabulary, load_center
 from fedmt.data.specs import CenterSpec, ConfigPath, CorrespondenceSpec, ImageSpec, Section, SourceSpec
@@ -107,7 +107,7 @@ class CenterSettings:
 
     def _of_federation(self) -> Center:
         assert self.file.federation is not None
-        federation, _ = load_config(self.file.federation).build_federation()
+        federation, _ = build_federation(load_config(self.file.federation))
         found = {c.name: c for c in federation.centers}
         if self.file.name not in found:
             raise FedmtError(

@@ -1,0 +1,40 @@
+"""The config: a TOML file in which a whole run is written down.
+
+schema.py      what it may say: the tables and their keys
+parsing.py     reading and checking it; errors.py: where in it a mistake is, and what to say of it
+presets.py     named settings of whole tables
+building.py    from a config to the method, the strategy, the federation and the network
+dumping.py     the resolved config, as a run folder keeps it
+"""
+
+from __future__ import annotations
+
+from fedmt.config.building import (
+    build_federation,
+    build_method,
+    build_model,
+    build_network,
+    build_strategy,
+    starting_model,
+)
+from fedmt.config.dumping import dump_config, resolved
+from fedmt.config.parsing import load_config, override, parse_config, read_toml
+from fedmt.config.schema import Config, DeploymentSpec, ModelSpec
+
+__all__ = [
+    "Config",
+    "DeploymentSpec",
+    "ModelSpec",
+    "build_federation",
+    "build_method",
+    "build_model",
+    "build_network",
+    "build_strategy",
+    "dump_config",
+    "load_config",
+    "override",
+    "parse_config",
+    "read_toml",
+    "resolved",
+    "starting_model",
+]

@@ -1,0 +1,128 @@
+"""From a config to what it describes: the method, the strategy, the federation and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+
+from fedmt.aggregation import Strategy
+from fedmt.backbones import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Classifier,
+    build,
+    pixel_statistics,
+)
+from fedmt.backbones.heads import add_heads
+from fedmt.config.schema import NAMED, Config
+from fedmt.data.benchmark import load_benchmark
+from fedmt.data.center import Federation
+from fedmt.data.holding import hold_out
+from fedmt.data.loading import Vocabulary, load_federation, outline
+from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
+from fedmt.methods import METHODS, Method
+from fedmt.registry import own_tables
+
+
+def build_method(config: Config) -> Method:
+    """The method with its options, the training and the augmentation."""
+    method: Method = build_named(config, "method")
+    return method
+
+
+def build_strategy(config: Config) -> Strategy:
+    """The aggregation strategy with its options."""
+    strategy: Strategy = build_named(config, "aggregation")
+    return strategy
+
+
+def build_named(config: Config, table: str) -> Any:
+    """What a table chooses by its name, with its options; some have a table of their own."""
+    options = dict(getattr(config, table))
+    entry = NAMED[table][1].find(options.pop("name"), f"{table}.name")
+    options |= {name: getattr(config, name) for name in own_tables(entry)}
+    return TypeAdapter(entry).validate_python(options)
+
+
+def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, tuple[str, ...]]:
+    """The federation, and notes for the user.
+
+    at_hand: False where the centers' data are on other machines; a benchmark, which is one set, is read
+    all the same and forgotten.
+    """
+    spaces = {name: LabelSpace(name, classes) for name, classes in config.spaces.items()}
+    vocabulary = Vocabulary(spaces, config.correspondences, config._where)
+    if config.benchmark is not None:
+        federation, notes = load_benchmark(
+            config.benchmark, config.images, vocabulary, config.seed, config.augmentation.flip
+        )
+        if not at_hand:
+            shape = federation.image_shape
+            known = [outline(c.name, shape, c.space, c.correspondence) for c in federation.centers]
+            federation = replace(federation, centers=tuple(known))
+    else:
+        assert config.wanted is not None and config.reference is not None
+        federation, notes = load_federation(
+            config.wanted, config.reference, config.centers, config.tests, config.images, vocabulary, at_hand
+        )
+    if config.calibration is None:
+        return federation, notes
+    federation, note = hold_out(federation, config.calibration, config.seed)
+    return federation, (*notes, note)
+
+
+def starting_model(config: Config, federation: Federation) -> Classifier:
+    """The model at a run's starting weights, which follow from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return build_model(config, federation)
+
+
+def build_model(config: Config, federation: Federation) -> Classifier:
+    """The K-class model at its starting weights."""
+    channels = federation.image_shape[0]
+    spec = config.model
+    if (spec.normalise or ("imagenet" if spec.weights else "reference")) == "imagenet":
+        mean, std = list(IMAGENET_MEAN), list(IMAGENET_STD)
+        if channels == 1:
+            mean, std = [sum(mean) / 3], [sum(std) / 3]
+    else:
+        mean, std = pixel_statistics(federation.reference.images)
+    sizes = [len(space) for space in federation.spaces]
+    model = build_network(config, federation.image_shape, sizes, spec.weights, mean, std)
+    with torch.no_grad():
+        found = tuple(model.eval()(federation.reference.images[:2].float() / 255).shape)
+    expected = (min(2, len(federation.reference)), len(federation.wanted))
+    if found != expected:
+        raise FedmtError(
+            f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} images, "
+            f"expected {expected}: one for each class of '{federation.wanted.name}'."
+        )
+    return model
+
+
+def build_network(
+    config: Config,
+    image_shape: tuple[int, int, int],
+    sizes: Sequence[int],
+    weights: Path | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+) -> Classifier:
+    """The network for label spaces of `sizes`, the wanted one first.
+
+    weights, mean, std: what it starts from; a center, which receives all of it, needs none of them.
+    """
+    channels, height, width = image_shape
+    spec = config.model
+    backbone = build(spec.backbone, sizes[0], channels, (height, width), weights, spec.max_pool)
+    model = Classifier(backbone, mean or [0.0] * channels, std or [1.0] * channels)
+    if METHODS.find(config.method["name"], "method.name").heads:
+        add_heads(model, sizes[0], sizes[1:])
+    return model

@@ -1,0 +1,41 @@
+"""The resolved config, as a run folder keeps it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tomli_w
+
+from fedmt.config.building import build_named
+from fedmt.config.schema import NAMED, Config
+from fedmt.registry import option_names
+
+
+def dump_config(config: Config) -> str:
+    """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
+    plain = resolved(config)
+    plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
+    # How long to wait, and for how many, may change when a run goes on; what travels may not.
+    wire = plain.pop("deployment", {}).get("wire", "float32")
+    if wire != "float32":
+        plain["deployment"] = {"wire": wire}
+    return tomli_w.dumps(plain)
+
+
+def resolved(config: Config) -> dict[str, Any]:
+    """The config as plain dictionaries, with the default of every option that has one."""
+    plain: dict[str, Any] = _without_none(config.model_dump(mode="json"))
+    for table in NAMED:
+        built = build_named(config, table)
+        options = {key: getattr(built, key) for key in option_names(type(built))}
+        plain[table] = {"name": plain[table]["name"], **options}
+    return plain
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: an option that is not set is left out."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(v) for v in value]
+    return value

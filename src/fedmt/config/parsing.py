@@ -1,0 +1,135 @@
+"""Reads a config: a TOML file, checked whole before anything is loaded or written.
+
+Every error names the file, the line where it can be found, and the key; an unknown key comes with
+the nearest known one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedmt.config.building import build_method, build_named, build_strategy
+from fedmt.config.errors import Origin, explain
+from fedmt.config.presets import with_preset
+from fedmt.config.schema import NAMED, Config
+from fedmt.errors import FedmtError, listed, nearest
+from fedmt.methods import Method
+from fedmt.registry import option_names, own_tables
+
+
+def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Reads a TOML config; `overrides` are `key=value` pairs as `--set` takes them."""
+    path = Path(path)
+    raw, text = read_toml(path)
+    if "rows" in raw and "columns" in raw:
+        raise FedmtError(f"{path} is an experiment, not a federation: `fedmt reproduce {path}` runs it.")
+    keys = tuple(override(raw, item) for item in overrides or [])
+    return parse_config(raw, Origin(path, text, keys))
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """A TOML file as dictionaries and as text; what cannot be read is a FedmtError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors may begin it with a mark
+    except FileNotFoundError:
+        others = [str(p) for p in sorted(path.parent.glob("*.toml")) if p.name != "pyproject.toml"]
+        hint = nearest(str(path), others) or (f" In that folder: {listed(others)}." if others else "")
+        first = "" if hint else " `fedmt init` writes a first one from your data."
+        raise FedmtError(f"{path}: there is no such file.{hint}{first}") from None
+    except IsADirectoryError:
+        inside = [str(p) for p in sorted(path.glob("*.toml"))]
+        hint = f"such as {inside[0]}" if inside else "which `fedmt init` writes from your data"
+        raise FedmtError(f"{path} is a folder; name the TOML file, {hint}.") from None
+    except OSError as error:
+        raise FedmtError(f"{path}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise FedmtError(f"{path}: not text in UTF-8, so not a TOML file.") from None
+    try:
+        return tomllib.loads(text), text
+    except tomllib.TOMLDecodeError as error:
+        raise FedmtError(f"{path}: not valid TOML: {error}.") from None
+
+
+def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
+    """Checks a config given as nested dictionaries."""
+    origin = origin or Origin()
+    raw = with_preset(raw, origin)
+    for table, (default, _) in NAMED.items():
+        if isinstance(raw.get(table, {}), dict):
+            raw = {**raw, table: {"name": default, **raw.get(table, {})}}
+    prefix: tuple[str, ...] = ()
+    try:
+        folder = origin.path.parent if origin.path is not None else None
+        config = Config.model_validate(raw, context={"folder": folder})
+        if origin.path is not None:
+            config._where = str(origin.path)
+        for table in NAMED:
+            _check_options(table, config, origin)
+            prefix = (table,)
+            build_named(config, table)
+        build_method(config).check_strategy(build_strategy(config))
+    except ValidationError as error:
+        raise FedmtError(explain(error, Config, prefix, origin)) from None
+    except FedmtError as error:
+        # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
+        key = str(error).split(":", 1)[0]
+        if not re.fullmatch(r"[\w.]+", key):
+            raise
+        raise FedmtError(f"{origin.place(*key.split('.'))}{error}") from None
+    if config.benchmark is None:
+        needed = [k for k in ("wanted", "reference", "centers") if not getattr(config, k)]
+        if needed:
+            raise FedmtError(
+                f"{origin.place()}missing {listed(needed)}: a config has either [benchmark], or wanted, "
+                "[reference] and [[centers]]."
+            )
+    elif config.wanted or config.reference or config.centers or config.tests:
+        raise FedmtError(f"{origin.place()}both [benchmark] and a federation of its own are given; keep one.")
+    elif config.calibration is not None and config.benchmark.augment_to:
+        raise FedmtError(
+            f"{origin.place('calibration')}calibration: together with benchmark.augment_to, augmented copies "
+            "of the images that are held out would be trained on; keep one of the two."
+        )
+    return config
+
+
+def _check_options(table: str, config: Config, origin: Origin) -> None:
+    """The name must be one that is found, and every key one of its options."""
+    options, registry = getattr(config, table), NAMED[table][1]
+    entry = registry.find(options.get("name"), f"{table}.name")
+    known, elsewhere = option_names(entry), {*own_tables(entry), *own_tables(Method)}
+    for key in options:
+        if key in elsewhere:
+            raise FedmtError(
+                f"{origin.place(table, key)}{table}.{key}: goes into a table of its own, [{key}]."
+            )
+        if key != "name" and key not in known:
+            hint = nearest(key, known) or (
+                f" {registry.word.capitalize()} '{options['name']}' has no options."
+                if not known
+                else f" Known: {listed(known, 20)}."
+            )
+            raise FedmtError(f"{origin.place(table, key)}unknown key '{table}.{key}'.{hint}")
+
+
+def override(raw: dict[str, Any], item: str) -> tuple[str, ...]:
+    """Applies one `a.b=value` and returns its key; a value that is not TOML is plain text."""
+    key, equals, value = item.partition("=")
+    if not equals or not key.strip():
+        raise FedmtError(f"--set {item}: expected key=value, as in --set training.rounds=20.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    path = tuple(key.strip().split("."))
+    for table in path[:-1]:
+        raw = raw.setdefault(table, {})
+        if not isinstance(raw, dict):
+            raise FedmtError(f"--set {item}: '{table}' is not a table.")
+    raw[path[-1]] = parsed
+    return path
