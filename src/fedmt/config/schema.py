@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr
 
 from fedmt.aggregation import STRATEGIES
 from fedmt.augment import Augmentation
+from fedmt.config.traveling import Stays, Travels, check_marks
 from fedmt.data.specs import (
     BenchmarkSpec,
     CalibrationSpec,
@@ -38,10 +39,10 @@ class ModelSpec(Section):
     with a weight file, else 'reference').
     """
 
-    backbone: str = "resnet18"
-    weights: ConfigPath | None = None
-    max_pool: bool | None = None
-    normalise: Literal["reference", "imagenet"] | None = None
+    backbone: Travels[str] = "resnet18"
+    weights: Stays[ConfigPath | None] = None
+    max_pool: Travels[bool | None] = None
+    normalise: Stays[Literal["reference", "imagenet"] | None] = None
 
 
 class DeploymentSpec(Section):
@@ -61,27 +62,30 @@ class DeploymentSpec(Section):
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`."""
 
-    seed: int = Field(0, ge=0, lt=2**63)
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    graphs: bool | None = None
-    preset: str | None = None
-    checkpoint_every: int = Field(1, ge=1)
-    method: dict[str, Any] = Field(default_factory=dict)
-    aggregation: dict[str, Any] = Field(default_factory=dict)
-    training: Training = Training()
-    augmentation: Augmentation = Augmentation()
-    model: ModelSpec = ModelSpec()
-    images: ImageSpec = ImageSpec()
-    calibration: CalibrationSpec | None = None
-    spaces: dict[str, list[str]] = Field(default_factory=dict)
-    correspondences: dict[str, CorrespondenceSpec] = Field(default_factory=dict)
-    benchmark: BenchmarkSpec | None = None
-    wanted: str | None = None
-    reference: ReferenceSpec | None = None
-    centers: list[CenterSpec] = Field(default_factory=list)
-    tests: list[TestSpec] = Field(default_factory=list)
-    deployment: DeploymentSpec | None = None
-    tracking: TrackingSpec | None = None
+    seed: Travels[int] = Field(0, ge=0, lt=2**63)
+    device: Stays[str] = "auto"
+    precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
+    graphs: Stays[bool | None] = None
+    preset: Stays[str | None] = None
+    checkpoint_every: Stays[int] = Field(1, ge=1)
+    method: Travels[dict[str, Any]] = Field(default_factory=dict)
+    aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
+    training: Travels[Training] = Training()
+    augmentation: Travels[Augmentation] = Augmentation()
+    model: Travels[ModelSpec] = ModelSpec()
+    images: Stays[ImageSpec] = ImageSpec()
+    calibration: Stays[CalibrationSpec | None] = None
+    spaces: Stays[dict[str, list[str]]] = Field(default_factory=dict)
+    correspondences: Stays[dict[str, CorrespondenceSpec]] = Field(default_factory=dict)
+    benchmark: Stays[BenchmarkSpec | None] = None
+    wanted: Stays[str | None] = None
+    reference: Stays[ReferenceSpec | None] = None
+    centers: Stays[list[CenterSpec]] = Field(default_factory=list)
+    tests: Stays[list[TestSpec]] = Field(default_factory=list)
+    deployment: Stays[DeploymentSpec | None] = None
+    tracking: Stays[TrackingSpec | None] = None
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
+
+
+check_marks(Config)

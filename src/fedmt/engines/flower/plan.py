@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 import fedmt
 from fedmt.backbones import Classifier
-from fedmt.config import Config, build_network, dump_config
+from fedmt.config import Config, build_network, resolved
+from fedmt.config.traveling import for_centers
 from fedmt.data.center import Federation
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
-
-CONFIG_KEYS = ("seed", "precision", "method", "aggregation", "training", "augmentation")
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,9 @@ class Plan:
         return build_network(self.config, self.image_shape, [len(space) for space in self.spaces])
 
     def to_json(self) -> dict[str, Any]:
-        import tomllib
-
-        resolved = tomllib.loads(dump_config(self.config))
-        model = {k: v for k, v in resolved["model"].items() if k in ("backbone", "max_pool")}
         return {
             "version": self.version,
-            "config": {**{k: resolved[k] for k in CONFIG_KEYS}, "model": model},
+            "config": for_centers(Config, resolved(self.config)),
             "spaces": [[space.name, list(space)] for space in self.spaces],
             "image_shape": list(self.image_shape),
         }

@@ -1,0 +1,81 @@
+"""What of a config travels to the centers: every key says it, and none is dropped."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from fedmt.config import Config, parse_config, resolved
+from fedmt.config.traveling import Stays, Travels, check_marks, for_centers
+from fedmt.data.specs import Section
+
+BENCHMARK = {
+    "data": {"source": "fashion_mnist"},
+    "wanted": "garment",
+    "spaces": {"department": 2},
+    "per_class": 2,
+}
+
+
+class Noise(Section):
+    """A table that a later version might have."""
+
+    clip: Travels[float] = Field(1.0, gt=0)
+    secret: Stays[str] = "of the coordinator"
+
+
+class Larger(Config):
+    noise: Travels[Noise] = Noise()
+    budget: Travels[Noise | None] = None
+    ledger: Stays[Noise] = Noise()
+
+
+def test_every_key_says_whether_it_travels() -> None:
+    check_marks(Config)
+
+
+def test_a_key_that_does_not_say_it_is_refused() -> None:
+    class Forgotten(Config):
+        noise: Noise = Noise()
+
+    with pytest.raises(TypeError, match=r"Forgotten.noise must say whether it Travels"):
+        check_marks(Forgotten)
+
+    class Half(Section):
+        clip: float = 1.0
+
+    class Inside(Config):
+        noise: Travels[Half | None] = None
+
+    with pytest.raises(TypeError, match=r"Half.clip must say whether it Travels"):
+        check_marks(Inside)
+
+
+def test_a_new_table_travels_as_it_says() -> None:
+    check_marks(Larger)
+    values = {"noise": {"clip": 2.0, "secret": "s"}, "budget": {"clip": 3.0}, "ledger": {"clip": 4.0}}
+    assert for_centers(Larger, values) == {"noise": {"clip": 2.0}, "budget": {"clip": 3.0}}
+
+
+def test_what_travels_today() -> None:
+    config = parse_config(
+        {
+            "seed": 4,
+            "preset": "paper",
+            "checkpoint_every": 5,
+            "model": {"normalise": "imagenet", "max_pool": False},
+            "method": {"xi": 0.5},
+            "calibration": {},
+            "deployment": {"wire": "bfloat16"},
+            "benchmark": BENCHMARK,
+        }
+    )
+    found: dict[str, Any] = for_centers(Config, resolved(config))
+    assert list(found) == ["seed", "precision", "method", "aggregation", "training", "augmentation", "model"]
+    assert found["model"] == {"backbone": "resnet18", "max_pool": False}
+    again = Config.model_validate(json.loads(json.dumps(found)))
+    assert (again.seed, again.training, again.augmentation) == (4, config.training, config.augmentation)
+    assert again.method["xi"] == 0.5 and again.method["estimator"] == "counting"
