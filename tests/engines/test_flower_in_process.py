@@ -25,13 +25,16 @@ from fedmt.engines.flower import wire
 from fedmt.engines.flower.memory import Memory
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
+from fedmt.engines.site import Outcome, Site
 from fedmt.errors import FedmtError
+from fedmt.estimation import expectation_maximisation
+from fedmt.labels import posterior
 from fedmt.run import run
 from fedmt.runs.folder import RunFolder
 
 CONFIG = """
 seed = 3
-device = "cpu"
+device = "{device}"
 {top}
 [method]
 {method}
@@ -151,6 +154,7 @@ def make(tmp_path, quick) -> Callable[..., tuple[Path, dict[int, Path]]]:
         center: str = "",
         rounds: int = 3,
         top: str = "",
+        device: str = "cpu",
     ) -> tuple[Path, dict[int, Path]]:
         path = tmp_path / "federation.toml"
         path.write_text(
@@ -161,6 +165,7 @@ def make(tmp_path, quick) -> Callable[..., tuple[Path, dict[int, Path]]]:
                 deployment=deployment,
                 rounds=rounds,
                 top=top,
+                device=device,
             )
         )
         files = {}
@@ -168,7 +173,7 @@ def make(tmp_path, quick) -> Callable[..., tuple[Path, dict[int, Path]]]:
             file = files[number + 100] = tmp_path / f"center-{number}.toml"
             file.write_text(
                 f'name = "center-{number}"\nstate = "state-{number}"\nfederation = "federation.toml"\n'
-                f'device = "cpu"\n{center}'
+                f'device = "{device}"\n{center}'
             )
         return path, files
 
@@ -292,6 +297,51 @@ def test_a_method_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> Non
     sent = [wire.facts_of(sent)["plan"]["config"] for kind, _, sent, _ in grid.seen if kind == "train"]
     assert sent and all(config["method"]["name"] == "fedmt_test_flower:Eager" for config in sent)
     assert all(config["method"]["extra"] == 2 and config["aggregation"]["factor"] == 3.0 for config in sent)
+
+
+# -- a center's device --------------------------------------------------------------------------------
+
+
+def test_a_center_estimates_m_on_its_own_device(make, tmp_path, monkeypatch) -> None:
+    """Its labels and images lie where its model is. The meta device holds no values, but it refuses to mix
+    devices, as CUDA does: so what a center computes there ends where values are first looked at."""
+    path, files = make(
+        method='name = "fedmt"\ncorrespondence = "estimated"',
+        training='batch_norm = "static-reference"',
+        rounds=2,
+    )
+    there = torch.device("meta")
+    checked = Center.__post_init__
+    monkeypatch.setattr(Center, "__post_init__", lambda c: None if c.images.is_meta else checked(c))
+    monkeypatch.setattr(center_app, "pick_device", lambda name: there)
+    found = []
+
+    def estimate(site, center, weights, server, kept, number) -> Outcome:
+        site.trainer.load(weights)
+        guesses = site.trainer.predict(center.images)
+        m = expectation_maximisation(guesses, center.labels, len(center.space)).matrix
+        right = posterior(guesses, m, center.labels).argmax(1) == center.truth
+        found.append((number, m.device, right.device))
+        return Outcome({"abstained": "nothing has a value here"}, {})
+
+    monkeypatch.setattr(Site, "center_round", estimate)
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    assert found == [(number, there, there) for number in (1, 2) for _ in files]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["FedMT (T)", "FedMT (E)", "averaged M-hat", "FedRep with FedBN"])
+def test_centers_on_cuda(make, tmp_path, name) -> None:
+    """Every center's answer to every round is taken."""
+    told = {"center": "share_correspondence = true\nshare_metrics = true", "rounds": 2, "device": "cuda"}
+    path, files = make(**{**COMBINATIONS[name], **told})
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    _, *rounds = RunFolder(tmp_path / "flower").metrics()
+    assert [m["round"] for m in rounds] == [1, 2]
+    for record in rounds:
+        assert len(record["centers"]) == CENTERS
+        assert all(c["losses"]["loss"] > 0 for c in record["centers"].values())
+    assert all(bool(v.isfinite().all()) for v in weights(tmp_path / "flower").values())
 
 
 # -- what travels -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -36,20 +37,31 @@ def pick_device(name: str) -> torch.device:
 
 
 def place(federation: Federation, device: torch.device, together: bool = False) -> Federation:
+    """The federation with all its data placed, see `place_centers`."""
+    everyone = (federation.reference, *federation.centers, *federation.tests)
+    reference, *others = place_centers(everyone, device, together)
+    count = len(federation.centers)
+    return replace(
+        federation, reference=reference, centers=tuple(others[:count]), tests=tuple(others[count:])
+    )
+
+
+def place_centers(
+    centers: Sequence[Center], device: torch.device, together: bool = False
+) -> tuple[Center, ...]:
     """Labels on the device, and images too while they fit; else a batch travels at a time.
 
     On a GPU, or where asked for, all images lie in one tensor, and a center's are a part of it: so one
     captured step can gather from any center's.
     """
-    if device.type != "cuda" and not together:
-        return federation
-    everyone = (federation.reference, *federation.centers, *federation.tests)
-    images = {id(c.images): c.images for c in everyone}  # tests in several spaces share theirs
+    if device.type == "cpu" and not together:
+        return tuple(centers)
+    images = {id(c.images): c.images for c in centers}  # tests in several spaces share theirs
     moved = images
     size = sum(i.nbytes for i in images.values())
     if device.type != "cuda" or size <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
         sizes = [len(i) for i in images.values()]
-        every = torch.empty((sum(sizes), *federation.image_shape), dtype=torch.uint8, device=device)
+        every = torch.empty((sum(sizes), *centers[0].images.shape[1:]), dtype=torch.uint8, device=device)
         parts = every.split(sizes)
         for part, own in zip(parts, images.values(), strict=True):
             part.copy_(own)
@@ -60,9 +72,4 @@ def place(federation: Federation, device: torch.device, together: bool = False) 
         truth = None if center.truth is None else center.truth.to(device)
         return replace(center, images=moved[id(center.images)], labels=labels, truth=truth)
 
-    return replace(
-        federation,
-        reference=moved_center(federation.reference),
-        centers=tuple(map(moved_center, federation.centers)),
-        tests=tuple(map(moved_center, federation.tests)),
-    )
+    return tuple(map(moved_center, centers))

@@ -20,7 +20,7 @@ from torch import Tensor
 import fedmt
 from fedmt.aggregation import unpacked
 from fedmt.config import build_federation, build_method, build_strategy, load_config
-from fedmt.engines.device import pick_device
+from fedmt.engines.device import pick_device, place_centers
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.memory import Lost, Memory, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
@@ -134,7 +134,7 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
 def _train(task: Task) -> Message:
     plan, file, facts = task.plan, task.settings.file, task.facts
     site, number, memory = _site(task, plan), int(facts["round"]), task.memory
-    center = task.settings.center(plan)
+    (center,) = place_centers([task.settings.center(plan)], site.trainer.device)
     kept = memory.load(facts["accepted"])
     space = None if center.space is None else center.space.name
     weights = _whole(task, site, unpacked("weights", kept), site.other_heads(space))
