@@ -201,6 +201,15 @@ def test_more_centers_than_workers(make_federation, make_model, monkeypatch, wor
 
 
 @on_both
+@pytest.mark.parametrize(("way", "workers"), [("single", 1), ("T", 3)])
+def test_no_more_models_than_jobs(make_federation, make_model, way, workers, device):
+    """With Single the reference center alone trains, however many centers there are."""
+    engine = make_engine(make_federation(departments=2, layers=1), make_model, way, device)
+    rounds(engine, 1)
+    assert len(engine._fleet._workers) == workers and not engine._fleet.eager
+
+
+@on_both
 def test_a_small_center_after_a_large_one(make_federation, make_model, monkeypatch, device):
     """What the large one's steps left in the slots must not be looked for behind the small one's images."""
     monkeypatch.setattr(fleet_module, "WORKERS", 1)

@@ -21,7 +21,7 @@ from fedmt import Center
 from fedmt.config import build_federation, load_config
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
-from fedmt.engines.flower import wire
+from fedmt.engines.flower import server, wire
 from fedmt.engines.flower.memory import Memory
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
@@ -29,7 +29,7 @@ from fedmt.engines.site import Outcome, Site
 from fedmt.errors import FedmtError
 from fedmt.estimation import expectation_maximisation
 from fedmt.labels import posterior
-from fedmt.run import run
+from fedmt.run import run, run_engine
 from fedmt.runs.folder import RunFolder
 
 CONFIG = """
@@ -342,6 +342,23 @@ def test_centers_on_cuda(make, tmp_path, name) -> None:
         assert len(record["centers"]) == CENTERS
         assert all(c["losses"]["loss"] > 0 for c in record["centers"].values())
     assert all(bool(v.isfinite().all()) for v in weights(tmp_path / "flower").values())
+
+
+@pytest.mark.parametrize(("graphs", "workers"), [("graphs = true", 1), ("graphs = false", None), ("", None)])
+def test_the_coordinator_heeds_graphs(make, tmp_path, monkeypatch, graphs, workers) -> None:
+    """The config decides whether steps are captured. The reference center trains here, alone: one model."""
+    path, files = make(top=graphs, rounds=1)
+    engines = []
+
+    def began(*arguments: Any) -> None:
+        engines.append(arguments[1])
+        run_engine(*arguments)
+
+    monkeypatch.setattr(server, "run_engine", began)
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    (engine,) = engines
+    assert engine.graphs == {"graphs = true": True, "graphs = false": False, "": None}[graphs]
+    assert (None if engine._fleet is None else len(engine._fleet._workers)) == workers
 
 
 # -- what travels -------------------------------------------------------------------------------------

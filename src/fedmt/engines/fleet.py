@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedmt.data.center import Center, Federation
+from fedmt.data.center import Center
 from fedmt.engines.site import Job
 from fedmt.engines.trainer import Trained, Trainer
 from fedmt.engines.worker import (
@@ -162,9 +162,15 @@ def _mostly(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return 2 * same > len(one)
 
 
-def assemble(federation: Federation, trainer: Trainer, run: Callable[[Job], Trained]) -> Fleet | None:
-    """A fleet for a federation, placed with its images together; None where they are not on the device."""
-    images = whole(federation.reference.images)
+def assemble(
+    reference: Center, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
+) -> Fleet | None:
+    """A fleet for a reference center and the centers that train beside it, with one worker per center up to
+    `WORKERS`; without any, one worker serves the reference center.
+
+    Their images are placed together (`device.place`); None where they are not on the device.
+    """
+    images = whole(reference.images)
     if images.device.type != trainer.device.type:
         warnings.warn(
             "The images do not fit into the GPU's memory: centers are trained one after the other, and each "
@@ -172,8 +178,8 @@ def assemble(federation: Federation, trainer: Trainer, run: Callable[[Job], Trai
             stacklevel=2,
         )
         return None
-    capacity = max(len(c) for c in (federation.reference, *federation.centers))
-    count = max(1, len(federation.centers))
+    capacity = max(len(c) for c in (reference, *centers))
+    count = max(1, len(centers))
     waves = math.ceil(count / WORKERS)
     return Fleet(trainer, images, capacity, math.ceil(count / waves), run)
 

@@ -57,7 +57,10 @@ class LocalEngine:
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
         self.federation = place(self.federation, self.device, together=graphs)
-        self._fleet = assemble(self.federation, self.trainer, self.site.run) if graphs else None
+        # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
+        here = [c for c in self.federation.centers if self.method.federated and not c.remote]
+        reference = self.federation.reference
+        self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
         self._urgent: torch.cuda.Stream | None = None
         if self._fleet is not None and self.device.type == "cuda":
             self._urgent = torch.cuda.Stream(self.device, priority=-1)

@@ -58,6 +58,7 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         pick_device(config.device),
         precision=config.precision,
         strategy=build_strategy(config),
+        graphs=config.graphs,
         grid=grid,
         plan=Plan.of(config, federation),
         deployment=config.deployment or DeploymentSpec.model_validate({}),
