@@ -7,6 +7,7 @@ agree to 1e-5 (CPU) and 2e-3 (CUDA, float32) of their size; later steps drift ap
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import replace
 
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import FedAvg, FedAvgM, FedBN, FedProx, Scaffold, all_finite, packed
 from fedmt.augment import Augmentation
+from fedmt.backbones import Classifier
 from fedmt.backbones.heads import add_heads
+from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.engines import fleet as fleet_module
 from fedmt.engines import triton_sgd
@@ -25,7 +28,7 @@ from fedmt.engines.flat import FlatModel, update
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.sgd import FlatSGD
 from fedmt.engines.site import Outcome
-from fedmt.engines.worker import Program, Worker, first_steps
+from fedmt.engines.worker import Check, Program, Uncapturable, Worker, first_steps
 from fedmt.methods import METHODS, FedMT, Training
 
 HERE = torch.device("cpu")
@@ -377,6 +380,97 @@ def test_a_wrong_replay_is_noticed(make_federation, make_model, monkeypatch):
     engine = make_engine(federation, make_model, "T", GPU, model=model)
     with pytest.warns(UserWarning, match="replayed steps"):
         rounds(engine, 1)
+
+
+class Trembles(SmallCNN):
+    """Its logits are exact and no two of its gradients are alike: as MobileNetV2's are in bfloat16."""
+
+    calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        Trembles.calls += 1
+        logits = super().forward(images)
+        noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(Trembles.calls))
+        return logits + 0.7 * noise.to(logits) * (logits - logits.detach())
+
+
+def capture_here(engine, job, monkeypatch):
+    """What a worker does with a new shape of work on CUDA, with a capture that replays faithfully."""
+    monkeypatch.setattr(Program, "capture", lambda program: None)
+    fleet = engine._fleet
+    worker = fleet._available()[0]
+    worker._capture(Program(worker, job), job, fleet._base_of(worker, job), fleet._check(job))
+
+
+def test_a_replay_that_rounds_otherwise_is_right(make_federation, make_model, monkeypatch):
+    """Where errors grow from step to step, each step is still the plain one's from equal weights."""
+    federation = make_federation()
+    model = make_model(federation)
+    model.backbone = Trembles(10)
+    engine = make_engine(federation, make_model, "T", model=model)
+    state, _ = engine.start()
+    (job, *_) = jobs_of(engine, state)
+    job = replace(job, work=replace(job.work, learning_rate=3.0))
+    two = [engine.site.run(first_steps(job, 2)).losses["loss"] for _ in range(4)]
+    assert max(two) > 1.2 * min(two)  # a mean over two steps says nothing
+    capture_here(engine, job, monkeypatch)
+
+
+def test_a_replay_that_does_not_learn_is_noticed(make_federation, make_model, monkeypatch):
+    """Though its losses are right: at a usual rate, two steps do not change them by five percent."""
+    engine = make_engine(make_federation(), make_model, "T")
+    state, _ = engine.start()
+    (job, *_) = jobs_of(engine, state)
+    capture_here(engine, job, monkeypatch)
+    learn = FlatModel.update
+    for steps in (0, 2):  # none, or each twice
+        monkeypatch.setattr(FlatModel, "update", lambda *a, n=steps: [learn(*a) for _ in range(n)])
+        with pytest.raises(Uncapturable, match="replayed steps move the weights otherwise"):
+            capture_here(engine, job, monkeypatch)
+
+
+@on_both
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_mobilenet_steps_as_torch_does(make_federation, device, precision):
+    """Depthwise weights have two layouts that are one; neither engine takes a wrong step with them."""
+    federation = make_federation()
+    torch.manual_seed(0)
+    network = mobilenet_v2(10, 1)
+    network.classifier[0] = nn.Identity()  # dropout is drawn anew by each
+    plain = Classifier(copy.deepcopy(network), [0.3], [0.3]).to(device).train()
+    model = Classifier(network, [0.3], [0.3])
+    engine = make_engine(federation, None, "single", device, model=model, precision=precision)
+    received = {k: v.clone() for k, v in plain.state_dict().items()}
+    own = engine.federation.reference
+    work = engine.method.reference_work(own, 1, np.random.default_rng(0))
+    job = first_steps(engine.site.job(own, work, received, 1), 1)
+    training = engine.method.training
+    optimizer = torch.optim.SGD(
+        plain.parameters(), work.learning_rate, training.momentum, 0, training.weight_decay, training.nesterov
+    )
+    steps = {k: v.to(device) for k, v in job.work.steps.items()}
+    views = work.views(own.images[steps["index"]], steps)[0]
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        logits = plain(views.contiguous(memory_format=torch.channels_last))
+    loss = work.loss(logits.float(), {k: v[0] for k, v in steps.items()}, work.tables)["loss"]
+    loss.backward()
+    nn.utils.clip_grad_norm_(plain.parameters(), training.clip)
+    optimizer.step()
+    check = Check(job, {"loss": loss.item()}, {k: v.detach() for k, v in plain.named_parameters()})
+    names = list(check.weights)
+    by_step = engine.site.run(job)
+    check.compare(by_step, names)
+    ((_, by_worker),) = engine._fleet.train([job])
+    check.compare(by_worker, names)
+    assert not engine._fleet.eager
+    limit = 0.05 if precision == "float32" else 0.9
+    moved = [
+        torch.cat([(weights[k] - received[k]).flatten() for k in names])
+        for weights in (check.weights, by_step.weights, by_worker.weights)
+    ]
+    assert moved[0].norm() > 0
+    for other in moved[1:]:
+        assert (other - moved[0]).norm() < limit * moved[0].norm()
 
 
 # -- the flat model ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,6 +33,9 @@ from fedmt.engines.worker import (
 WORKERS = 10
 """At most. More streams did not make an H200 faster (docs/performance.md)."""
 
+CHECKED_STEPS = 2
+"""How many of a job's first steps a capture is compared in."""
+
 PREDICT_AT_ONCE = 8192
 """Images of several centers that are predicted together."""
 
@@ -45,7 +49,7 @@ class Fleet:
         self._trainer, self._images, self._capacity, self._size = trainer, images, capacity, size
         self._run = run
         self._workers: list[Worker] = []
-        self._checks: dict[object, Check] = {}
+        self._checks: dict[object, Sequence[Check]] = {}
         self._base: Base | None = None
         self.eager = ""
         """Why steps are not captured any more, if so."""
@@ -133,12 +137,17 @@ class Fleet:
             self._give_up("the device's memory does not suffice for several models; lower the batch size")
         return None
 
-    def _check(self, job: Job) -> Check:
+    def _check(self, job: Job) -> Sequence[Check]:
         """A job's first steps by the step-by-step engine, once for each kind of job."""
         key = signature(job)
         if key not in self._checks:
-            short = first_steps(job)
-            self._checks[key] = Check(short, self._run(short).losses)
+            checks, received = [], job.received
+            for position in range(min(CHECKED_STEPS, len(job.work))):
+                step = replace(first_steps(job, 1, position), received=received)
+                done = self._run(step)
+                received = {k: v.clone() for k, v in done.weights.items()}
+                checks.append(Check(step, done.losses, received))
+            self._checks[key] = checks
         return self._checks[key]
 
     def _base_of(self, worker: Worker, job: Job) -> Base:
