@@ -36,13 +36,19 @@ import torch
 
 import fedmt
 from fedmt import Center, Correspondence, Federation
-from fedmt.augment import Augmentation
-from fedmt.backbones import Classifier, pixel_statistics
+from fedmt.backbones import Classifier
 from fedmt.backbones.small_cnn import SmallCNN
-from fedmt.data.fashion_mnist import GARMENT, GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, read_fashion_mnist
+from fedmt.data.sources.fashion_mnist import (
+    GARMENT,
+    GARMENT_TO_DEPARTMENT,
+    GARMENT_TO_LAYER,
+    read_fashion_mnist,
+)
 from fedmt.data.splits import iid_split, non_iid_split
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
+from fedmt.inputs.images import pixel_statistics
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, Method, Single, Training
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -89,7 +95,7 @@ def with_unrelated_labels(center: Center, seed: int) -> Center:
 
 
 def with_negatives(center: Center, seed: int) -> Center:
-    return replace(center, images=255 - center.images)
+    return replace(center, values=255 - center.images)
 
 
 def unchanged(center: Center, seed: int) -> Center:

@@ -50,7 +50,7 @@ def main() -> None:
         return images / (time.perf_counter() - begin)
 
     bare = copy.deepcopy(engine.model).train()
-    batch = torch.rand(views, *federation.image_shape).contiguous(memory_format=torch.channels_last)
+    batch = torch.rand(views, *federation.input.shape).contiguous(memory_format=torch.channels_last)
     target = torch.randint(len(federation.wanted), (views,))
 
     def bare_stretch() -> float:

@@ -21,7 +21,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 import fedmt
 from fedmt import Correspondence
 from fedmt.config import build_federation
-from fedmt.data.fashion_mnist import (
+from fedmt.data.sources.fashion_mnist import (
     GARMENT,
     GARMENT_TO_DEPARTMENT,
     GARMENT_TO_LAYER,

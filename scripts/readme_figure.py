@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedmt.data.fashion_mnist import GARMENT_TO_LAYER
+from fedmt.data.sources.fashion_mnist import GARMENT_TO_LAYER
 from fedmt.quickstart import PER_CLASS, SPACES
 from fedmt.runs.folder import RunFolder
 from fedmt.runs.report import COLOURS

@@ -15,10 +15,10 @@ from hypothesis import settings
 
 from fedmt import Center, Federation, cli
 from fedmt.aggregation import FedAvgM, Strategy
-from fedmt.backbones import Classifier, pixel_statistics
+from fedmt.backbones import Classifier
 from fedmt.backbones.heads import add_heads
 from fedmt.backbones.small_cnn import SmallCNN
-from fedmt.data.fashion_mnist import (
+from fedmt.data.sources.fashion_mnist import (
     GARMENT,
     GARMENT_TO_DEPARTMENT,
     GARMENT_TO_LAYER,
@@ -27,6 +27,7 @@ from fedmt.data.fashion_mnist import (
 from fedmt.data.splits import iid_split
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
+from fedmt.inputs.images import pixel_statistics
 from fedmt.methods import Method
 
 torch.set_num_threads(1)
@@ -85,7 +86,7 @@ def make_model() -> Callable[[Federation], Classifier]:
     def make(federation: Federation) -> Classifier:
         torch.manual_seed(7)
         mean, std = pixel_statistics(federation.reference.images)
-        return Classifier(SmallCNN(len(federation.wanted), federation.image_shape[0]), mean, std)
+        return Classifier(SmallCNN(len(federation.wanted), federation.input.shape[0]), mean, std)
 
     return make
 

@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from fedmt import augment
-from fedmt.augment import GEOMETRIC, OPERATIONS, PHOTOMETRIC, WEAK_NUMBERS, Augmentation, strong, weak
+from fedmt.inputs.images import augment
+from fedmt.inputs.images.augment import (
+    GEOMETRIC,
+    OPERATIONS,
+    PHOTOMETRIC,
+    WEAK_NUMBERS,
+    Augmentation,
+    strong,
+    weak,
+)
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)

@@ -92,7 +92,7 @@ def test_a_run_says_what_the_temperature_did(tiny_run) -> None:
     assert found["held_out"]["nll_after"] <= found["held_out"]["nll_before"]
     model = fedmt.load(folder, "cpu")
     assert model.temperature == pytest.approx(found["temperature"]) and model.temperature != 1
-    assert model.description.reference.samples == 40
+    assert model.description.roster.reference.size == 40
     plain = fedmt.Model(
         type(model.description)(**{**vars(model.description), "calibration": None}), model.state
     )

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmt.augment import Augmentation
 from fedmt.config import Config, build_method, build_strategy, dump_config, load_config, parse_config
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, Single, Training
 
 BENCHMARK = """\

@@ -55,7 +55,7 @@ def assert_same_in_onnxruntime(model: fedmt.Model, path: Path) -> None:
     spaces = json.loads(metadata["fedmt.spaces"])
     assert spaces == {space: list(model.classes(space)) for space in model.spaces}
     for count in (1, 7):  # whatever the batch
-        pixels = torch.randint(0, 256, (count, *model.image_shape), dtype=torch.uint8)
+        pixels = torch.randint(0, 256, (count, *model.input.shape), dtype=torch.uint8)
         found = session.run([output_name(space) for space in spaces], {"images": pixels.numpy()})
         for space, probabilities in zip(spaces, found, strict=True):
             expected = model.predict(pixels, space)
@@ -153,13 +153,13 @@ def test_the_card_says_what_is_known_and_what_is_not(tiny_run, tmp_path: Path, c
     recorded = RunFolder(folder).metrics()[-1]["accuracy"]
     assert card["accuracy"]["garment"]["accuracy"] == recorded["garment"]
     assert card["accuracy"]["department"]["accuracy"] == recorded["department (mean M)"]
-    assert card["accuracy"]["garment"]["test_images"] == 200
+    assert card["accuracy"]["garment"]["test_samples"] == 200
     matrix = torch.tensor(card["correspondences"]["layer"]["matrix"])
     torch.testing.assert_close(
         matrix, fedmt.load(folder, "cpu").predictor().matrix("layer"), atol=1e-6, rtol=0
     )
-    assert card["data"]["reference_center"] == {"name": "reference", "images": 40}
-    assert [c["images"] for c in card["data"]["centers"]] == [30, 30, 30]
+    assert card["data"]["reference_center"] == {"name": "reference", "samples": 40}
+    assert [c["samples"] for c in card["data"]["centers"]] == [30, 30, 30]
     assert card["intended_use"].startswith("not known") and card["data"]["origin"] == "not known"
     limits = " ".join(card["limits"])
     assert "'department', 'layer' was estimated" in limits and "not calibrated" not in limits

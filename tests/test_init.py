@@ -15,7 +15,7 @@ from fedmt.config import load_config
 from fedmt.init import command_line
 from fedmt.init.looking import discover, look
 from fedmt.init.proposing import Entry, by_name, propose
-from fedmt.init.writing import proposed_size
+from fedmt.inputs.images.looking import proposed_size
 from fedmt.progress import make_console
 
 WANTED = ["basal cell carcinoma", "melanoma", "nevus"]

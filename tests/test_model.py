@@ -15,9 +15,10 @@ from PIL import Image
 import fedmt
 from fedmt import FedmtError
 from fedmt.config import build_federation, load_config
-from fedmt.data.fashion_mnist import read_fashion_mnist
-from fedmt.model import inputs
-from fedmt.model.inputs import File, find_files, read_files
+from fedmt.data.sources.fashion_mnist import read_fashion_mnist
+from fedmt.inputs.base import Item
+from fedmt.inputs.images import asking
+from fedmt.inputs.images.asking import find_files, read_files
 from fedmt.model.predicting import header, predict_files
 from fedmt.run import run
 from fedmt.runs.folder import RunFolder
@@ -127,7 +128,7 @@ def test_every_kind_of_image_gives_the_same(tiny_run, test_images, tmp_path: Pat
 def test_batches_do_not_change_the_answer(tiny_run, test_images, monkeypatch) -> None:
     model = fedmt.load(tiny_run("fedmt"), "cpu")
     expected = model.predict(test_images)
-    monkeypatch.setattr(inputs, "batch_size", lambda shape: 5)
+    monkeypatch.setattr(asking, "batch_size", lambda shape: 5)
     torch.testing.assert_close(model.predict(test_images), expected)
     torch.testing.assert_close(model.predict(list(test_images)), expected)
 
@@ -183,7 +184,7 @@ def test_folders_that_are_no_runs(tiny_run, tmp_path: Path) -> None:
     for damaged, message in (
         ("{", "not valid JSON"),
         (text.replace("fedmt-model-1", "fedmt-model-9"), "another version"),
-        (text.replace('"image_shape"', '"shape"'), "image_shape.*missing"),
+        (text.replace('"input"', '"shape"'), "input.*missing"),
     ):
         model.write_text(damaged)
         with pytest.raises(FedmtError, match=message):
@@ -301,18 +302,18 @@ def test_predict_says_what_is_wrong(
 
 def test_only_two_batches_are_in_memory(tiny_run, pictures: Path, monkeypatch) -> None:
     """The reader is at most one batch ahead of the network."""
-    monkeypatch.setattr(inputs, "batch_size", lambda shape: 2)
+    monkeypatch.setattr(asking, "batch_size", lambda shape: 2)
     files = find_files([pictures])
-    asked: list[File] = []
-    decoded = inputs._decoded
-    monkeypatch.setattr(inputs, "_decoded", lambda file, shape: (asked.append(file), decoded(file, shape))[1])
+    asked: list[Item] = []
+    decoded = asking._decoded
+    monkeypatch.setattr(asking, "_decoded", lambda file, shape: (asked.append(file), decoded(file, shape))[1])
     for number, batch in enumerate(read_files(files, (1, 28, 28)), 1):
-        assert len(batch.files) <= 2 and len(asked) <= 2 * (number + 1)
+        assert len(batch.items) <= 2 and len(asked) <= 2 * (number + 1)
     assert len(asked) == len(files) == 11
 
 
 def test_rows_keep_their_order_around_broken_files(tiny_run, pictures: Path, monkeypatch) -> None:
-    monkeypatch.setattr(inputs, "batch_size", lambda shape: 3)
+    monkeypatch.setattr(asking, "batch_size", lambda shape: 3)
     model = fedmt.load(tiny_run("fedmt"), "cpu")
     files = find_files([pictures])
     rows = list(predict_files(model, files, "garment", 1))
@@ -327,7 +328,11 @@ def test_rows_keep_their_order_around_broken_files(tiny_run, pictures: Path, mon
 
 def test_the_description_needs_no_paths(tiny_run) -> None:
     raw = json.loads((tiny_run("fedmt") / "model.json").read_text())
-    assert raw["image_shape"] == [1, 28, 28] and list(raw["spaces"]) == ["garment", "department", "layer"]
+    assert raw["input"] == {"name": "images", "shape": [1, 28, 28]} and list(raw["spaces"]) == [
+        "garment",
+        "department",
+        "layer",
+    ]
     assert raw["centers"][0] | {"correspondence": None} == {
         "name": "center-1",
         "samples": 30,

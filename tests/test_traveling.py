@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from fedmt.config import Config, parse_config, resolved
+from fedmt.config import Config, config_class, parse_config, resolved
 from fedmt.config.traveling import Stays, Travels, check_marks, for_centers
 from fedmt.data.specs import Section
 
@@ -74,8 +74,17 @@ def test_what_travels_today() -> None:
         }
     )
     found: dict[str, Any] = for_centers(Config, resolved(config))
-    assert list(found) == ["seed", "precision", "method", "aggregation", "training", "augmentation", "model"]
+    assert list(found) == [
+        "input",
+        "seed",
+        "precision",
+        "method",
+        "aggregation",
+        "training",
+        "augmentation",
+        "model",
+    ]
     assert found["model"] == {"backbone": "resnet18", "max_pool": False}
-    again = Config.model_validate(json.loads(json.dumps(found)))
+    again = config_class(found).model_validate(json.loads(json.dumps(found)))
     assert (again.seed, again.training, again.augmentation) == (4, config.training, config.augmentation)
     assert again.method["xi"] == 0.5 and again.method["estimator"] == "counting"

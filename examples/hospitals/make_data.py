@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedmt.data.fashion_mnist import GARMENT_TO_DEPARTMENT, read_fashion_mnist
-from fedmt.data.imageset import ImageSet
+from fedmt.data import SampleSet
+from fedmt.data.sources.fashion_mnist import GARMENT_TO_DEPARTMENT, read_fashion_mnist
 from fedmt.data.splits import iid_split
 
 HERE = Path(__file__).parent
@@ -40,18 +40,18 @@ def make_data(out: Path, samples: int = SAMPLES) -> None:
         GARMENT_TO_DEPARTMENT.to_csv(out / site / "department.csv")
 
 
-def test_images(test: ImageSet) -> Tensor:
+def test_images(test: SampleSet) -> Tensor:
     labels = test.labels["garment"]
     return torch.cat([(labels == k).nonzero().flatten()[:TEST_PER_CLASS] for k in range(10)])
 
 
-def as_folders(data: ImageSet, chosen: Tensor, space: str, folder: Path) -> None:
+def as_folders(data: SampleSet, chosen: Tensor, space: str, folder: Path) -> None:
     for number in chosen.tolist():
         label = data.spaces[space].classes[int(data.labels[space][number])]
         save(data, number, folder / label / f"{number:05d}.png")
 
 
-def as_table(data: ImageSet, chosen: Tensor, columns: dict[str, str], folder: Path, name: str) -> None:
+def as_table(data: SampleSet, chosen: Tensor, columns: dict[str, str], folder: Path, name: str) -> None:
     """columns: of the CSV, and the label space of each."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("w", newline="") as file:
@@ -65,7 +65,7 @@ def as_table(data: ImageSet, chosen: Tensor, columns: dict[str, str], folder: Pa
             )
 
 
-def save(data: ImageSet, number: int, path: Path) -> None:
+def save(data: SampleSet, number: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(data.images[number, 0].numpy()).save(path)
 

@@ -53,3 +53,15 @@ def share(name: str, value: float) -> None:
     """Refuses an option outside 0 <= value < 1."""
     if not 0 <= value < 1:
         raise FedmtError(f"{name}: {value} given, expected 0 <= it < 1.")
+
+
+TOLD = 10
+"""Problems of one source that are told in full; the rest are counted."""
+
+
+def together(problems: Sequence[str]) -> FedmtError:
+    """One error of all the problems of a source, so that they can be mended in one go."""
+    if len(problems) == 1:
+        return FedmtError(problems[0])
+    more = [f"and {len(problems) - TOLD:,} more."] if len(problems) > TOLD else []
+    return FedmtError("\n  ".join([f"{len(problems):,} problems:", *problems[:TOLD], *more]))

@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedmt.augment import GEOMETRIC
 from fedmt.config import Config, parse_config
+from fedmt.inputs.images.augment import GEOMETRIC
 from fedmt.progress import Display
 from fedmt.report import report
 from fedmt.run import Stopped, run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from fedmt.config import build_federation, load_config
 from fedmt.engines.device import pick_device
@@ -164,8 +161,8 @@ class Source:
             return {}
         found = {}
         for tested in evaluation.tests:
-            images = [t.images for t in tests if t.space is not None and t.space.name == tested.space]
-            every = torch.cat(images).cpu() if images else torch.empty(0)
+            own = [t for t in tests if t.space is not None and t.space.name == tested.space]
+            every = torch.cat([t.values for t in own]).cpu() if own else torch.empty(0)
             if len(every) != len(tested.labels):
                 notes.append(f"No images in '{tested.space}': the test data is not what it was in the run.")
                 continue
@@ -174,7 +171,7 @@ class Source:
                     "true": int(tested.labels[i]),
                     "predicted": int(tested.predicted[i]),
                     "confidence": round(float(tested.probabilities[i, tested.predicted[i]]), 3),
-                    "image": picture(every[i].numpy()),
+                    **own[0].input.preview(every[i]),
                     "number": i,
                 }
                 for i in confident_mistakes(tested)
@@ -187,14 +184,6 @@ def confident_mistakes(tested: Predicted, most: int = MISTAKES) -> list[int]:
     wrong = np.flatnonzero(tested.predicted != tested.labels)
     confidence = tested.probabilities[wrong, tested.predicted[wrong]].astype(np.float64)
     return [int(i) for i in wrong[np.argsort(-confidence, kind="stable")[:most]]]
-
-
-def picture(image: np.ndarray[Any, Any]) -> str:
-    """uint8 [channels, height, width] as a PNG in a data URL."""
-    pixels = image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0)
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "png")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""Static batch normalisation (SemiFL): statistics of un-augmented images, taken when they are needed.
+"""Static batch normalisation (SemiFL): statistics of un-augmented samples, taken when they are needed.
 
 While training, a layer normalises by the statistics of its batch and keeps none: running averages
-over augmented views of one center would not fit another's images. Before pseudo-labelling and
-testing, each center runs its un-augmented images through the model once, and the statistics are
+over augmented views of one center would not fit another's samples. Before pseudo-labelling and
+testing, each center runs its un-augmented samples through the model once, and the statistics are
 pooled. They leave a center beside the weights, so this is a choice (`training.batch_norm`).
 """
 
@@ -37,7 +37,7 @@ def set_static(model: nn.Module, static: bool) -> None:
 def measure(
     model: nn.Module, batches: Iterable[Tensor], forward: Callable[[Tensor], object] | None = None
 ) -> Statistics:
-    """Statistics of the model's layers over batches of images [B, C, H, W] in [0, 1].
+    """Statistics of the model's layers over batches [B, ...], as the network sees them.
 
     Each batch is normalised by its own statistics, and these are pooled by the batches' sizes. `forward`
     runs the model where plain calling will not do (autocast). The model is left in evaluation mode.
@@ -56,8 +56,8 @@ def measure(
 
     def each() -> Iterator[tuple[float, Statistics]]:
         for batch in batches:
-            # Twice, since torch refuses a single image where a map has shrunk to one pixel; two that are
-            # equal have its statistics.
+            # Twice, since torch refuses a single sample where nothing else is left to average over; two
+            # that are equal have its statistics.
             forward(batch if len(batch) > 1 else torch.cat([batch, batch]))
             yield float(len(batch)), _statistics(found)
 
@@ -80,7 +80,7 @@ def _statistics(found: dict[str, _BatchNorm]) -> Statistics:
 
 
 def pool(parts: Iterable[tuple[float, Statistics]]) -> Statistics:
-    """The statistics of several sets of images together, from each one's weight (samples) and own.
+    """The statistics of several sets of samples together, from each one's weight (samples) and own.
 
         mean = sum w_c mean_c / W,        var = sum w_c (var_c + mean_c^2) / W - mean^2
 

@@ -7,8 +7,8 @@ import torch
 
 from fedmt import FedmtError
 from fedmt.aggregation import FedAvg, FedBN, unpacked
-from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.engines.local import LocalEngine
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedMT, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
@@ -97,7 +97,7 @@ def test_the_tested_model_has_the_reference_centers_layers(make_federation, play
     # Bits of a center's statistics in it would show: with other images at a center, the first layer's
     # statistics of the tested model change only by its averaged weights, and here nobody trains.
     frozen = replace(METHOD, training=replace(QUICK, learning_rate=1e-30, weight_decay=0.0))
-    other = replace(federation, centers=tuple(replace(c, images=255 - c.images) for c in federation.centers))
+    other = replace(federation, centers=tuple(replace(c, values=255 - c.images) for c in federation.centers))
     (_, a), _ = play(federation, frozen, FedBN(), rounds=1)
     (_, b), _ = play(other, frozen, FedBN(), rounds=1)
     assert torch.equal(a.weights[first], b.weights[first])

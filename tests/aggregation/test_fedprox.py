@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, FedProx
-from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.engines.sgd import FlatSGD
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedMT, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))

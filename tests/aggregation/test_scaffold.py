@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, RunningMean, Scaffold, packed, unpacked
-from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.engines.sgd import FlatSGD
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedMT, FedRep, FedTrans, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
@@ -159,7 +159,7 @@ def test_under_partial_participation(make_federation, play, weights):
     """Absent centers keep their control; c stays the mean of all controls, however large a center."""
     federation = make_federation(departments=4, layers=0, samples=40, half=True)
     cut = [
-        replace(c, images=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
+        replace(c, values=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
         for c, n in zip(federation.centers, (40, 20, 20, 10), strict=True)
     ]
     federation = replace(federation, centers=tuple(cut))

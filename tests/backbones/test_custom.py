@@ -11,6 +11,7 @@ from torch import nn
 
 from fedmt.backbones import build
 from fedmt.errors import FedmtError
+from fedmt.inputs import Images
 
 SOURCE = """
 import fedmt.backbones
@@ -51,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def own(spec: str, channels: int = 1, size: int = 8) -> nn.Module:
-    return build(spec, 5, channels, (size, size))
+    return build(spec, 5, Images((channels, size, size)))
 
 
 def test_a_function_in_the_working_directory() -> None:

@@ -12,6 +12,7 @@ from fedmt.backbones import build
 from fedmt.backbones.heads import Heads, add_heads, find_heads, head_keys
 from fedmt.config import build_federation, build_model, parse_config
 from fedmt.engines.local import LocalEngine
+from fedmt.inputs import Images
 from fedmt.methods import FedRep, FedTrans, Training
 
 LAST = {"small_cnn": "fc", "resnet18": "fc", "mobilenet_v2": "classifier.1"}
@@ -20,7 +21,7 @@ LAST = {"small_cnn": "fc", "resnet18": "fc", "mobilenet_v2": "classifier.1"}
 @pytest.mark.parametrize("name", LAST)
 def test_the_own_head_keeps_its_name_and_weights(name):
     torch.manual_seed(0)
-    model = build(name, 10, 1, (28, 28)).eval()
+    model = build(name, 10, Images((1, 28, 28))).eval()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     images = torch.rand(2, 1, 28, 28)
     with torch.no_grad():
@@ -40,9 +41,9 @@ def test_the_own_head_keeps_its_name_and_weights(name):
 def test_published_weights_still_fit(tmp_path: Path):
     """A file of the plain network goes into one with heads: all but the other heads come from it."""
     torch.manual_seed(0)
-    plain = build("small_cnn", 10, 1, (28, 28))
+    plain = build("small_cnn", 10, Images((1, 28, 28)))
     torch.save(plain.state_dict(), tmp_path / "weights.pt")
-    model = build("small_cnn", 10, 1, (28, 28), tmp_path / "weights.pt")
+    model = build("small_cnn", 10, Images((1, 28, 28)), tmp_path / "weights.pt")
     add_heads(model, 10, [5])
     assert all(torch.equal(model.state_dict()[k], v) for k, v in plain.state_dict().items())
     # And the other way: the names of a network with heads hold those of the plain one.
@@ -51,7 +52,7 @@ def test_published_weights_still_fit(tmp_path: Path):
 
 def test_the_active_head_answers_and_alone_has_gradients():
     torch.manual_seed(0)
-    model = build("small_cnn", 10, 1, (28, 28)).eval()
+    model = build("small_cnn", 10, Images((1, 28, 28))).eval()
     add_heads(model, 10, [5, 4])
     _, heads = find_heads(model)
     features = []

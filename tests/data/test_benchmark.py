@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from fedmt.config import build_federation, dump_config, load_config, parse_config
+from fedmt.data import ImageOptions, SampleSet
 from fedmt.data.center import Center, Federation
-from fedmt.data.fashion_mnist import GARMENT_TO_DEPARTMENT, read_fashion_mnist
-from fedmt.data.fitzpatrick17k import read_fitzpatrick17k
-from fedmt.data.imageset import ImageOptions, ImageSet
+from fedmt.data.sources.fashion_mnist import GARMENT_TO_DEPARTMENT, read_fashion_mnist
+from fedmt.data.sources.fitzpatrick17k import read_fitzpatrick17k
 from fedmt.errors import FedmtError
 
 SKIN = """\
@@ -84,7 +84,7 @@ def totals(federation: Federation) -> dict[str, int]:
 
 def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     # Copies left as their originals are, so that each can be told.
-    monkeypatch.setattr("fedmt.data.benchmark.make_copies", lambda images, chosen, *_: images[chosen])
+    monkeypatch.setattr("fedmt.inputs.images.make_copies", lambda images, chosen, *_: images[chosen])
     federation, notes = load(skin, SKIN.format(seed=0, more=""))
     assert federation.wanted.classes == ("benign dermal", "inflammatory", "malignant melanoma")
     assert totals(federation) == {"inflammatory": 18, "malignant melanoma": 30, "benign dermal": 24}
@@ -116,7 +116,7 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     assert "benign dermal 17 + 7; inflammatory 18; malignant melanoma 9 + 21. In all 44 + 28" in copies
 
 
-def found(source: ImageSet, name: str) -> list[str]:
+def found(source: SampleSet, name: str) -> list[str]:
     return [source.spaces[name].classes[k] for k in source.labels[name].tolist()]
 
 

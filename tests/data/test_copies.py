@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmt.data.copies import choose_copies, make_copies, rule_targets
+from fedmt.data.copies import choose_copies, copy_numbers, rule_targets
 from fedmt.data.splits import share_split
+from fedmt.inputs.images.copies import make_copies
 
 quick = settings(max_examples=60, deadline=None)
 PAPER = [(200, 1000), (500, 1200), (1000, 1400), (1600, 1600)]
@@ -87,7 +88,7 @@ def test_copies_resemble_their_originals(channels: int) -> None:
     ramp = torch.linspace(-15, 15, 16)
     smooth = (shades[:, None, None, None] + ramp).expand(3, channels, 16, 16).to(torch.uint8)
     chosen = torch.tensor([2, 0, 1, 0, 2, 1] * 50)
-    copies = make_copies(smooth, chosen, place=1, flip=True, seed=0)
+    copies = make_copies(smooth, chosen, True, copy_numbers(0, 1))
     assert copies.dtype == torch.uint8 and copies.shape == (300, channels, 16, 16)
     middle = copies[:, :, 6:10, 6:10].float().mean((1, 2, 3))
     nearest = (middle[:, None] - shades).abs().argmin(1)
@@ -97,13 +98,13 @@ def test_copies_resemble_their_originals(channels: int) -> None:
 
 def test_copies_follow_from_seed_and_place() -> None:
     chosen = torch.arange(6).repeat(50)  # more than one batch
-    one = make_copies(images(), chosen, 1, True, 0)
-    assert torch.equal(one, make_copies(images(), chosen, 1, True, 0))
-    assert not torch.equal(one, make_copies(images(), chosen, 2, True, 0))
-    assert not torch.equal(one, make_copies(images(), chosen, 1, True, 1))
+    one = make_copies(images(), chosen, True, copy_numbers(0, 1))
+    assert torch.equal(one, make_copies(images(), chosen, True, copy_numbers(0, 1)))
+    assert not torch.equal(one, make_copies(images(), chosen, True, copy_numbers(0, 2)))
+    assert not torch.equal(one, make_copies(images(), chosen, True, copy_numbers(1, 1)))
     # As many copies less are the same copies: batches do not matter.
-    assert torch.equal(one[:130], make_copies(images(), chosen[:130], 1, True, 0))
-    assert make_copies(images(), chosen[:0], 1, True, 0).shape == (0, 3, 16, 16)
+    assert torch.equal(one[:130], make_copies(images(), chosen[:130], True, copy_numbers(0, 1)))
+    assert make_copies(images(), chosen[:0], True, copy_numbers(0, 1)).shape == (0, 3, 16, 16)
 
 
 def test_without_flip_no_copy_is_mirrored() -> None:
@@ -111,6 +112,6 @@ def test_without_flip_no_copy_is_mirrored() -> None:
     ramp = torch.linspace(0, 255, 32).to(torch.uint8).expand(1, 1, 32, 32)
     chosen = torch.zeros(200, dtype=torch.int64)
     for flip in (False, True):
-        copies = make_copies(ramp, chosen, 0, flip, 0)[:, 0, 8:24].float().mean(1)
+        copies = make_copies(ramp, chosen, flip, copy_numbers(0, 0))[:, 0, 8:24].float().mean(1)
         mirrored = copies[:, 8] > copies[:, 23]
         assert mirrored.any() == flip

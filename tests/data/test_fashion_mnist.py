@@ -7,8 +7,14 @@ import pytest
 import torch
 
 from fedmt.data import ImageOptions, read_fashion_mnist
-from fedmt.data.fashion_mnist import DEPARTMENT, GARMENT, GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, LAYER
-from fedmt.data.imageset import Split
+from fedmt.data.sampleset import Split
+from fedmt.data.sources.fashion_mnist import (
+    DEPARTMENT,
+    GARMENT,
+    GARMENT_TO_DEPARTMENT,
+    GARMENT_TO_LAYER,
+    LAYER,
+)
 from fedmt.errors import FedmtError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedmt.data import ImageOptions, ImageSet, read_fitzpatrick17k
-from fedmt.data.fitzpatrick17k import NINE, THREE
+from fedmt.data import ImageOptions, SampleSet, read_fitzpatrick17k
+from fedmt.data.sources.fitzpatrick17k import NINE, THREE
 from fedmt.errors import FedmtError
 
 HEADER = [
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(path: Path, root: Path | None = None) -> ImageSet:
+def read(path: Path, root: Path | None = None) -> SampleSet:
     return read_fitzpatrick17k(path, ImageOptions((8, 8)), root)
 
 

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from fedmt.data import ImageOptions, read_folder
 from fedmt.errors import FedmtError
+from fedmt.inputs.images import Images
+from fedmt.inputs.images.asking import find_files
 from fedmt.labels import LabelSpace
 from fedmt.model import predicting
-from fedmt.model.inputs import find_files
 
 OPTIONS = ImageOptions()
 SPACE = LabelSpace("diagnosis", ["nevus", "melanoma", "wart"])
@@ -146,6 +147,7 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(notes) == 1 and notes[0].startswith(f"{tmp_path}: 1 file of another kind")
     assert len(find_files([tmp_path, tmp_path / "b.dcm"])) == 2
     model = SimpleNamespace(spaces=["s"], classes=lambda s: ["a"], calibrated=lambda s: True, finished=True)
+    model.input = Images((1, 8, 8))
     monkeypatch.setattr(predicting, "load", lambda run, device: model)
     monkeypatch.setattr(predicting, "predict_files", lambda *_: iter([predicting.Row("a.png", [("a", 1.0)])]))
     said = io.StringIO()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedmt.data import ImageOptions, read_idx, read_mnist_folder
-from fedmt.data.imageset import Split
+from fedmt.data.sampleset import Split
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
 

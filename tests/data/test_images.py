@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedmt.data import ImageOptions, images, read_images
+from fedmt.data import ImageOptions, read_images
 from fedmt.errors import FedmtError
+from fedmt.inputs.images import decoding as images
 
 RNG = np.random.default_rng(0)
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedmt.data import ImageOptions, imageset
-from fedmt.data.imageset import conform
+from fedmt.data import ImageOptions
 from fedmt.errors import FedmtError
+from fedmt.inputs.images import shaping
+from fedmt.inputs.images.shaping import conform
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -45,7 +46,7 @@ def test_resize_keeps_the_aspect_ratio_and_the_centre() -> None:
 def test_resize_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     images, options = noise(7, 3, 9, 12), ImageOptions(size=(5, 4), channels=1)
     whole = conform(images, options, "set")
-    monkeypatch.setattr(imageset, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(shaping, "CHUNK_BYTES", 1)
     assert torch.equal(conform(images, options, "set"), whole)
 
 
@@ -82,7 +83,7 @@ def test_more_than_the_memory_limit_goes_to_the_cache(tmp_path, monkeypatch) -> 
     assert torch.equal(conform(images, options, "here"), expected)
     assert len(list((tmp_path / "cache").iterdir())) == 1
     # Again without resizing: the same images are found, others are not.
-    monkeypatch.setattr("fedmt.data.imageset._fit", None)
+    monkeypatch.setattr("fedmt.inputs.images.shaping._fit", None)
     assert torch.equal(conform(images, options, "here"), expected)
     with pytest.raises(TypeError):
         conform(255 - images, options, "here")

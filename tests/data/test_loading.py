@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedmt.config import build_federation, load_config
 from fedmt.data.center import Federation
-from fedmt.data.fashion_mnist import GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, read_fashion_mnist
+from fedmt.data.sources.fashion_mnist import GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, read_fashion_mnist
 from fedmt.errors import FedmtError
 
 DIAGNOSIS = ("melanoma", "nevus", "keratosis")
@@ -153,7 +153,7 @@ def test_every_source(folder, monkeypatch):
     monkeypatch.chdir("/")  # relative paths go by the config, not by where the command runs
     federation = load(folder)
     assert federation.wanted.classes == DIAGNOSIS
-    assert federation.image_shape == (1, 8, 8)
+    assert federation.input.shape == (1, 8, 8)
     reference = federation.reference
     # Class folders in sorted order; labels in the order of [spaces].
     assert shades(reference.images) == [14, 15, 10, 11, 12, 13]
@@ -265,9 +265,9 @@ def test_images_are_brought_to_one_shape(folder):
     picture(folder / "delhi" / "a.png", 40, size=16)
     assert "size" in error_of(folder)
     federation = load(folder, CONFIG + "[images]\nsize = [4, 6]\nchannels = 3\n")
-    assert federation.image_shape == (3, 4, 6)
+    assert federation.input.shape == (3, 4, 6)
     assert all(c.images.shape[1:] == (3, 4, 6) for c in (*federation.centers, *federation.tests))
-    assert load(folder, CONFIG + "[images]\nsize = 5\n").image_shape == (1, 5, 5)
+    assert load(folder, CONFIG + "[images]\nsize = 5\n").input.shape == (1, 5, 5)
 
 
 def test_an_unlabelled_center_needs_no_labels_in_its_files(folder):
@@ -567,9 +567,9 @@ def test_a_remote_center_is_known_by_name_and_space_alone(folder):
     path.write_text(text)
     (folder / "berlin.csv").unlink()
     federation, _ = build_federation(load_config(path), at_hand=False)
-    centers = {c.name: c for c in federation.centers}
+    centers = {m.name: m for m in federation.roster.members}
     assert list(centers) == ["berlin", "cairo", "delhi", "essen", "faro", "goa"]
-    assert all(len(c) == 1 and not c.images.any() for c in centers.values())
+    assert federation.centers == () and all(m.size is None for m in federation.elsewhere)
     assert [s.name for s in federation.spaces] == ["diagnosis", "triage", "look"]
     assert centers["delhi"].space is None and centers["goa"].correspondence is None
     assert centers["cairo"].correspondence.matrix.tolist() == [[1, 0.75, 0], [0, 0.25, 1]]

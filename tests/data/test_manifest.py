@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedmt.data import ImageOptions, ImageSet, read_manifest
+from fedmt.data import ImageOptions, SampleSet, read_manifest
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
 
@@ -21,7 +21,7 @@ def pictures(tmp_path: Path) -> None:
         Image.new("L", (4, 4), shade).save(tmp_path / "images" / f"{name}.png")
 
 
-def read(folder: Path, text: str | bytes, **options: Any) -> ImageSet:
+def read(folder: Path, text: str | bytes, **options: Any) -> SampleSet:
     table = folder / "berlin.csv"
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_manifest(table, ImageOptions(), **options)

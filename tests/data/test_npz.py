@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmt.data import ImageOptions, ImageSet, read_npz
+from fedmt.data import ImageOptions, SampleSet, read_npz
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
 
@@ -16,7 +16,7 @@ GREY = RGB[..., 0]
 SPACE = LabelSpace("triage", ["urgent", "routine"])
 
 
-def read(folder: Path, space: LabelSpace | None = None, **arrays: Any) -> ImageSet:
+def read(folder: Path, space: LabelSpace | None = None, **arrays: Any) -> SampleSet:
     np.savez(folder / "set.npz", **arrays)
     return read_npz(folder / "set.npz", ImageOptions(), space)
 

@@ -16,10 +16,10 @@ def test_a_test_that_is_trained_on_and_centers_that_share_images(make_federation
     images[:7] = reference.images[3:10]
     images[7] = two.images[0]
     images[8] = three.images[0].flip(-1)  # the same sum, another image
-    tests = tuple(replace(t, images=images) for t in federation.tests)
+    tests = tuple(replace(t, values=images) for t in federation.tests)
     shared = three.images.clone()
     shared[5:9] = one.images[:4]
-    found = overlaps(replace(federation, tests=tests, centers=(one, two, replace(three, images=shared))))
+    found = overlaps(replace(federation, tests=tests, centers=(one, two, replace(three, values=shared))))
     assert len(found) == 2  # the tests in other spaces have the same images
     assert found[0].startswith("test: of its 200 images some are also trained on")
     assert found[0].endswith(": 7 at 'reference', 1 at 'center-2'.")

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedmt.config import load_config
-from fedmt.data.fashion_mnist import read_fashion_mnist
+from fedmt.data.sources.fashion_mnist import read_fashion_mnist
 from fedmt.run import run
 
 ROOT = Path(__file__).parents[2]

@@ -36,10 +36,10 @@ import typer
 
 from fedmt import FedmtError, Model, cli
 from fedmt.aggregation import STRATEGIES
-from fedmt.augment import Augmentation
 from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config
 from fedmt.config.errors import Origin
 from fedmt.data.specs import BenchmarkSpec, CalibrationSpec, ImageSpec
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, Training
 from fedmt.sweeps.expansion import Sweep, expand
 from fedmt.sweeps.experiment import find_experiment, read_experiment

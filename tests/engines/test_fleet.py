@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from fedmt.aggregation import FedAvg, FedAvgM, FedBN, FedProx, Scaffold, all_finite, packed
-from fedmt.augment import Augmentation
 from fedmt.backbones import Classifier
 from fedmt.backbones.heads import add_heads
 from fedmt.backbones.mobilenet import mobilenet_v2
@@ -29,6 +28,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.sgd import FlatSGD
 from fedmt.engines.site import Outcome
 from fedmt.engines.worker import Check, Program, Uncapturable, Worker, first_steps
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, Training
 
 HERE = torch.device("cpu")
@@ -188,7 +188,7 @@ def test_more_centers_than_workers(make_federation, make_model, monkeypatch, wor
     monkeypatch.setattr(fleet_module, "WORKERS", workers)
     whole = make_federation(departments=4, layers=3)
     centers = tuple(
-        replace(c, images=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
+        replace(c, values=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
         for c, n in zip(whole.centers, (40, 13, 27, 40, 5, 31, 40), strict=True)
     )
     whole = replace(whole, centers=centers)
@@ -218,8 +218,8 @@ def test_a_small_center_after_a_large_one(make_federation, make_model, monkeypat
     monkeypatch.setattr(fleet_module, "WORKERS", 1)
     whole = make_federation(departments=2, layers=0, samples=200)
     large, last = whole.centers
-    small = replace(last, images=last.images[:20], labels=last.labels[:20], truth=last.truth[:20])
-    tests = tuple(replace(t, images=t.images[:5], labels=t.labels[:5]) for t in whole.tests)
+    small = replace(last, values=last.images[:20], labels=last.labels[:20], truth=last.truth[:20])
+    tests = tuple(replace(t, values=t.images[:5], labels=t.labels[:5]) for t in whole.tests)
     federation = replace(whole, centers=(large, small), tests=tests)
     _, expected = rounds(make_engine(federation, make_model, "T", device, graphs=False), 1)
     _, found = rounds(make_engine(federation, make_model, "T", device), 1)
@@ -437,8 +437,9 @@ def test_mobilenet_steps_as_torch_does(make_federation, device, precision):
     torch.manual_seed(0)
     network = mobilenet_v2(10, 1)
     network.classifier[0] = nn.Identity()  # dropout is drawn anew by each
-    plain = Classifier(copy.deepcopy(network), [0.3], [0.3]).to(device).train()
-    model = Classifier(network, [0.3], [0.3])
+    normalization = torch.full((1, 1, 1, 1), 0.3), torch.full((1, 1, 1, 1), 0.3)
+    plain = Classifier(copy.deepcopy(network), *normalization).to(device).train()
+    model = Classifier(network, *normalization)
     engine = make_engine(federation, None, "single", device, model=model, precision=precision)
     received = {k: v.clone() for k, v in plain.state_dict().items()}
     own = engine.federation.reference
@@ -559,7 +560,7 @@ def test_programs_are_shared_by_centers_of_different_sizes(make_federation, make
     whole = make_federation(departments=3, layers=0)
     smaller = replace(
         whole.centers[0],
-        images=whole.centers[0].images[:17],
+        values=whole.centers[0].values[:17],
         labels=whole.centers[0].labels[:17],
         truth=whole.centers[0].truth[:17],
     )

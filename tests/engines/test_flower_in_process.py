@@ -1,6 +1,7 @@
 """The distributed engine's arithmetic and its checks, without processes: fast, so every combination."""
 
 import json
+import shutil
 import uuid
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -299,6 +300,45 @@ def test_a_method_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> Non
     assert all(config["method"]["extra"] == 2 and config["aggregation"]["factor"] == 3.0 for config in sent)
 
 
+TOY = Path(__file__).parents[1] / "inputs" / "fedmt_toy.py"
+
+POINTS = """
+input = "fedmt_toy:Points"
+device = "cpu"
+[model]
+backbone = "fedmt_toy:network"
+[training]
+rounds = 2
+batch_size = 15
+warmup_epochs = 3
+[benchmark]
+data = { source = "fedmt_toy:Clouds" }
+wanted = "kind"
+spaces = { pair = 2 }
+per_class = 4
+test_per_class = 4
+[points]
+count = 90
+"""
+
+
+def test_another_input_than_images(tmp_path, monkeypatch, quick) -> None:
+    """A center learns from the plan what a sample is."""
+    shutil.copy(TOY, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "points.toml"
+    path.write_text(POINTS)
+    files = {}
+    for number in (1, 2):
+        files[number] = tmp_path / f"center-{number}.toml"
+        files[number].write_text(
+            f'name = "center-{number}"\nstate = "state-{number}"\nfederation = "points.toml"\n'
+        )
+    run(load_config(path), tmp_path / "local")
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+
+
 # -- a center's device --------------------------------------------------------------------------------
 
 
@@ -382,7 +422,7 @@ def test_what_travels(make, tmp_path) -> None:
         == ["query.check"] * 4 + (["query.statistics"] * 4 + ["train"] * 4) * 3 + ["query.statistics"] * 4
     )
     allowed = {
-        "query.check": {"run", "round", "center", "version", "shares", "space", "model", "images"},
+        "query.check": {"run", "round", "center", "version", "shares", "space", "model", "shape"},
         "train": {"run", "round", "center"},
         "query.statistics": {"run", "round", "center", "samples"},
     }
@@ -512,7 +552,7 @@ def test_another_version_or_network(make, tmp_path, monkeypatch) -> None:
         [
             ({"version": "0.0.9"}, "it runs fedmt 0.0.9, the coordinator"),
             ({"model": "abc"}, "model 'small_cnn' has other weights there than here"),
-            ({"images": [3, 28, 28]}, "its images have shape [3, 28, 28]"),
+            ({"shape": [3, 28, 28]}, "its images have shape [3, 28, 28]"),
             ({"space": None}, "it has no labels, but the federation's config gives it labels"),
             ({"problem": "its data has a problem"}, "its data has a problem"),
         ]

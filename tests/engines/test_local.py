@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedmt import Center, Correspondence, Federation, FedmtError, LabelSpace
-from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.randomness import random_numbers
 from fedmt.engines.state import State
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import CenterRound, FedMT, Single, Training
 
 QUICK = Training(
@@ -220,7 +220,7 @@ def test_statistics_of_many_images_are_of_some_that_are_spread_over_all(make_mod
 
 def test_single_leaves_the_centers_alone(make_federation, make_model):
     whole = make_federation()
-    other = replace(whole, centers=tuple(replace(c, images=255 - c.images) for c in whole.centers))
+    other = replace(whole, centers=tuple(replace(c, values=255 - c.images) for c in whole.centers))
     one, records = rounds(engine(whole, make_model, Single(QUICK, VIEWS)), 2)
     two, _ = rounds(engine(other, make_model, Single(QUICK, VIEWS)), 2)
     assert same(one, two)
@@ -293,7 +293,7 @@ def test_test_sets_of_one_space_count_as_one(make_federation, make_model):
     whole = make_federation()
     wanted = whole.tests[0]
     parts = tuple(
-        replace(wanted, name=n, images=wanted.images[s], labels=wanted.labels[s])
+        replace(wanted, name=n, values=wanted.images[s], labels=wanted.labels[s])
         for n, s in (("a", slice(0, 30)), ("b", slice(30, None)))
     )
     _, one = engine(whole, make_model).start()

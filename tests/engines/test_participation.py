@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAdam, FedAvg, Scaffold
-from fedmt.augment import Augmentation
 from fedmt.engines.randomness import absent_centers
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, FedRep, FedTrans, SemiFL, Training
 
 VIEWS = Augmentation(operations=("identity", "rotate"))
@@ -94,7 +94,7 @@ def test_an_absent_center_leaves_no_trace(make_federation, play, method, strateg
     other = replace(
         federation,
         centers=tuple(
-            replace(c, images=255 - c.images, labels=c.labels.flip(0)) if c.name == away else c
+            replace(c, values=255 - c.images, labels=c.labels.flip(0)) if c.name == away else c
             for c in federation.centers
         ),
     )

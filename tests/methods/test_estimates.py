@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.engines.randomness import absent_centers
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import CenterRound, FedMT, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))

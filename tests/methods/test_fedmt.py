@@ -9,12 +9,12 @@ import torch.nn.functional as F
 
 from fedmt import Correspondence, LabelSpace
 from fedmt.aggregation import FedAvg
-from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
-from fedmt.data.fashion_mnist import GARMENT
+from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.randomness import random_numbers
 from fedmt.errors import FedmtError
 from fedmt.estimation import align, counting
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.labels import posterior
 from fedmt.losses import fix_loss, projected_cross_entropy
 from fedmt.methods import FedMT, Training

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmt.aggregation import FedAvg, FedBN, Scaffold, unpacked
-from fedmt.augment import GEOMETRIC, Augmentation
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedRep, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))

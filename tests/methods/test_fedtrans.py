@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedmt.aggregation import FedAvg, unpacked
-from fedmt.augment import GEOMETRIC, Augmentation
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedTrans, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.methods import SemiFL, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))

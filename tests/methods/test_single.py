@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedmt.augment import GEOMETRIC, Augmentation, strong, weak
+from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.methods import FedMT, Single, Training
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
@@ -18,7 +18,7 @@ def test_the_centers_have_no_influence(make_federation, play):
     federation = make_federation(samples=20, half=True)
     rng = np.random.default_rng(0)
     changed = tuple(
-        replace(c, images=255 - c.images, labels=c.labels[torch.from_numpy(rng.permutation(len(c)))])
+        replace(c, values=255 - c.images, labels=c.labels[torch.from_numpy(rng.permutation(len(c)))])
         for c in federation.centers
     )
     runs = [

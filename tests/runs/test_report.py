@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedmt import cli
-from fedmt.data.loading import outline
+from fedmt.data.member import Member
 from fedmt.errors import FedmtError
 from fedmt.methods import FedMT, Single, Training
 from fedmt.report import Source, confident_mistakes, distinct, report
@@ -102,8 +102,8 @@ def test_before_the_first_evaluation_the_plan_is_said(make_run, tmp_path):
 def test_the_size_of_a_center_on_another_machine_is_not_known(make_engine, make_federation, tmp_path):
     federation = make_federation(half=True)
     one, *others = federation.centers
-    far = outline(one.name, federation.image_shape, one.space, one.correspondence)
-    federation = replace(federation, centers=(far, *others))
+    far = Member(one.name, one.space, one.correspondence)
+    federation = replace(federation, centers=tuple(others), elsewhere=(far,))
     engine = make_engine(federation, Single(Training(rounds=1, warmup_epochs=1)))
     made = evaluate(engine, engine.start()[0])
     made.write(tmp_path / "evaluation.npz")

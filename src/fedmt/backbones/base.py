@@ -10,12 +10,14 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Backbone:
-    """build: takes `classes` and `channels`, and `max_pool` where the network `pools`; gives the network.
+    """build: takes `classes`, the input's `network_arguments` (of images: `channels`), and `max_pool` where
+    the network `pools`; gives the network.
 
     head: the name of its last layer, which a weight file for other classes does not fit. pools: whether its
-    stem has a max-pool that small images do without.
+    stem has a max-pool that small images do without. input: the name of the input it takes.
     """
 
     build: Callable[..., nn.Module]
     head: str | None = None
     pools: bool = False
+    input: str = "images"

@@ -1,7 +1,7 @@
 """A user's own network, named in the config as "package.module:callable".
 
-The callable, a class or a function, is called with `classes` and `channels` and returns a module
-that maps images [N, channels, H, W] to logits [N, classes].
+The callable, a class or a function, is called with `classes` and what the input says of a sample (of images:
+`channels`), and returns a module that maps samples to logits [N, classes].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def not_a_builder(found: Any) -> str | None:
         return None
     return (
         f"is of type {type(found).__name__}, expected a function or class that takes "
-        "(classes=..., channels=...) and gives the network."
+        "(classes=..., ...) and gives the network: see docs/backbones.md."
     )
 
 

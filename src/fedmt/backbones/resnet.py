@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
+from fedmt.inputs import Input
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -129,6 +130,15 @@ def resnet18(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
 def resnet50(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
     """ResNet50 v1.5; its head is `fc`. 25.56 M parameters at 1000 classes."""
     return ResNet(Bottleneck, (3, 4, 6, 3), classes, channels, max_pool)
+
+
+SKIP_MAX_POOL_BELOW = 64
+"""Images smaller than this keep their resolution past the stem, as in the paper's 32x32 runs."""
+
+
+def pools_by_default(input: Input) -> bool:
+    """Whether the stem has its max-pool where the config does not say."""
+    return min(input.shape[1:]) >= SKIP_MAX_POOL_BELOW
 
 
 BACKBONES = {

@@ -11,7 +11,7 @@ import typer
 from fedmt.commands.arguments import ConfigArgument, SetOption
 
 if TYPE_CHECKING:
-    from fedmt.data.center import Center
+    from fedmt.data.member import Member
     from fedmt.methods import Method
 
 
@@ -65,6 +65,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     from rich.table import Table
 
     from fedmt.config import build_federation, load_config
+    from fedmt.data.center import Center
     from fedmt.data.overlap import overlaps
     from fedmt.engines.device import pick_device
     from fedmt.errors import listed
@@ -82,26 +83,25 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     )
     for column in ("center", "samples", "label space", "classes missing", "correspondence"):
         table.add_column(column, justify="right" if column == "samples" else "left")
-    rows = [(federation.reference, "reference center")]
-    rows += [(c, "") for c in federation.centers] + [(t, "test") for t in federation.tests]
-    for center, role in rows:
-        space = f"{center.space.name} ({len(center.space)})" if center.space else "no labels"
-        missing, samples = "-", f"{len(center):,}"
-        if remote and center in federation.centers:
-            samples = "elsewhere"
-        elif center.space is not None and center.labels is not None:
-            found = set(center.labels.tolist())
-            names = [c for i, c in enumerate(center.space) if i not in found]
+    rows: list[tuple[Member, str]] = [(federation.reference, "reference center")]
+    rows += [(c, "") for c in federation.roster.members] + [(t, "test") for t in federation.tests]
+    for member, role in rows:
+        space = f"{member.space.name} ({len(member.space)})" if member.space else "no labels"
+        missing, samples = "-", f"{member.size:,}" if member.size is not None else "elsewhere"
+        if isinstance(member, Center) and member.space is not None and member.labels is not None:
+            found = set(member.labels.tolist())
+            names = [c for i, c in enumerate(member.space) if i not in found]
             missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
-        table.add_row(center.name, samples, space, missing, role or _correspondence(center, engine.method))
+        table.add_row(member.name, samples, space, missing, role or _correspondence(member, engine.method))
     console.print(table)
     for note in (*notes, *overlaps(federation)):
         console.print(f"Note: {note}", soft_wrap=True)
     parameters = sum(p.numel() for p in engine.model.parameters())
-    shape = " x ".join(map(str, federation.image_shape))
+    shape = " x ".join(map(str, federation.input.shape))
     averaging = f" with {engine.strategy.name}" if engine.method.federated else ""
+    what = federation.input.word.capitalize()
     console.print(
-        f"Images {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "
+        f"{what}s {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "
         f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. "
         "Nothing was trained."
     )
@@ -109,7 +109,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         console.print("Note: no [[tests]], so no accuracy will be reported.")
 
 
-def _correspondence(center: Center, method: Method) -> str:
+def _correspondence(center: Member, method: Method) -> str:
     """What is known of a center's correspondence, and what the method does about it."""
     from fedmt.methods import FedMT
 

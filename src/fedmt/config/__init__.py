@@ -20,7 +20,7 @@ from fedmt.config.building import (
 )
 from fedmt.config.dumping import dump_config, resolved
 from fedmt.config.parsing import load_config, override, parse_config, read_toml
-from fedmt.config.schema import Config, DeploymentSpec, ModelSpec
+from fedmt.config.schema import Config, DeploymentSpec, ModelSpec, config_class
 
 __all__ = [
     "Config",
@@ -31,6 +31,7 @@ __all__ = [
     "build_model",
     "build_network",
     "build_strategy",
+    "config_class",
     "dump_config",
     "load_config",
     "override",

@@ -9,22 +9,19 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from fedmt.aggregation import Strategy
-from fedmt.backbones import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Classifier,
-    build,
-    pixel_statistics,
-)
+from fedmt.backbones import Classifier, build
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
 from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
 from fedmt.data.holding import hold_out
-from fedmt.data.loading import Vocabulary, load_federation, outline
+from fedmt.data.loading import Vocabulary, load_federation
+from fedmt.data.member import Member
 from fedmt.errors import FedmtError
+from fedmt.inputs import Input
 from fedmt.labels import LabelSpace
 from fedmt.methods import METHODS, Method
 from fedmt.registry import own_tables
@@ -60,16 +57,15 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
     vocabulary = Vocabulary(spaces, config.correspondences, config._where)
     if config.benchmark is not None:
         federation, notes = load_benchmark(
-            config.benchmark, config.images, vocabulary, config.seed, config.augmentation.flip
+            config.benchmark, config.options, vocabulary, config.seed, config.augmentation
         )
         if not at_hand:
-            shape = federation.image_shape
-            known = [outline(c.name, shape, c.space, c.correspondence) for c in federation.centers]
-            federation = replace(federation, centers=tuple(known))
+            known = tuple(Member(c.name, c.space, c.correspondence) for c in federation.centers)
+            federation = replace(federation, centers=(), elsewhere=known)
     else:
         assert config.wanted is not None and config.reference is not None
         federation, notes = load_federation(
-            config.wanted, config.reference, config.centers, config.tests, config.images, vocabulary, at_hand
+            config.wanted, config.reference, config.centers, config.tests, config.options, vocabulary, at_hand
         )
     if config.calibration is None:
         return federation, notes
@@ -86,43 +82,38 @@ def starting_model(config: Config, federation: Federation) -> Classifier:
 
 def build_model(config: Config, federation: Federation) -> Classifier:
     """The K-class model at its starting weights."""
-    channels = federation.image_shape[0]
-    spec = config.model
+    spec, input, reference = config.model, federation.input, federation.reference
     if (spec.normalise or ("imagenet" if spec.weights else "reference")) == "imagenet":
-        mean, std = list(IMAGENET_MEAN), list(IMAGENET_STD)
-        if channels == 1:
-            mean, std = [sum(mean) / 3], [sum(std) / 3]
+        normalization = input.pretrained_statistics()
     else:
-        mean, std = pixel_statistics(federation.reference.images)
+        normalization = input.statistics(reference.values)
     sizes = [len(space) for space in federation.spaces]
-    model = build_network(config, federation.image_shape, sizes, spec.weights, mean, std)
+    model = build_network(config, input, sizes, spec.weights, normalization)
     with torch.no_grad():
-        found = tuple(model.eval()(federation.reference.images[:2].float() / 255).shape)
+        found = tuple(model.eval()(input.plain(reference.values[:2])).shape)
     expected = (min(2, len(federation.reference)), len(federation.wanted))
     if found != expected:
         raise FedmtError(
-            f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} images, "
-            f"expected {expected}: one for each class of '{federation.wanted.name}'."
+            f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} "
+            f"{input.word}s, expected {expected}: one for each class of '{federation.wanted.name}'."
         )
     return model
 
 
 def build_network(
     config: Config,
-    image_shape: tuple[int, int, int],
+    input: Input,
     sizes: Sequence[int],
     weights: Path | None = None,
-    mean: Sequence[float] = (),
-    std: Sequence[float] = (),
+    normalization: tuple[Tensor, Tensor] | None = None,
 ) -> Classifier:
     """The network for label spaces of `sizes`, the wanted one first.
 
-    weights, mean, std: what it starts from; a center, which receives all of it, needs none of them.
+    weights, normalization: what it starts from; a center, which receives all of it, needs neither.
     """
-    channels, height, width = image_shape
     spec = config.model
-    backbone = build(spec.backbone, sizes[0], channels, (height, width), weights, spec.max_pool)
-    model = Classifier(backbone, mean or [0.0] * channels, std or [1.0] * channels)
+    backbone = build(spec.backbone, sizes[0], input, weights, spec.max_pool)
+    model = Classifier(backbone, *(normalization or input.identity_statistics))
     if METHODS.find(config.method["name"], "method.name").heads:
         add_heads(model, sizes[0], sizes[1:])
     return model

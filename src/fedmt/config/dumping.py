@@ -8,12 +8,15 @@ import tomli_w
 
 from fedmt.config.building import build_named
 from fedmt.config.schema import NAMED, Config
+from fedmt.inputs import DEFAULT_INPUT
 from fedmt.registry import option_names
 
 
 def dump_config(config: Config) -> str:
     """The resolved config as TOML: every default spelled out, so that it runs again as it ran."""
     plain = resolved(config)
+    if plain["input"] == DEFAULT_INPUT.name:
+        del plain["input"]  # so that runs from before there were others can be resumed
     plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
     wire = plain.pop("deployment", {}).get("wire", "float32")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from pydantic import ValidationError
 from fedmt.config.building import build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
-from fedmt.config.schema import NAMED, Config
+from fedmt.config.schema import NAMED, Config, config_class
+from fedmt.data.sources import SOURCES
+from fedmt.data.specs import SourceSpec
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import Method
 from fedmt.registry import option_names, own_tables
@@ -63,9 +66,11 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         if isinstance(raw.get(table, {}), dict):
             raw = {**raw, table: {"name": default, **raw.get(table, {})}}
     prefix: tuple[str, ...] = ()
+    schema: type[Config] = Config
     try:
         folder = origin.path.parent if origin.path is not None else None
-        config = Config.model_validate(raw, context={"folder": folder})
+        schema = config_class(raw)
+        config = schema.model_validate(raw, context={"folder": folder})
         if origin.path is not None:
             config._where = str(origin.path)
         for table in NAMED:
@@ -73,14 +78,17 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             prefix = (table,)
             build_named(config, table)
         build_method(config).check_strategy(build_strategy(config))
+        for key, spec in _sources(config):
+            SOURCES.find(spec.source, f"{key}.source")
     except ValidationError as error:
-        raise FedmtError(explain(error, Config, prefix, origin)) from None
+        raise FedmtError(explain(error, schema, prefix, origin)) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
         key = str(error).split(":", 1)[0]
         if not re.fullmatch(r"[\w.]+", key):
             raise
-        raise FedmtError(f"{origin.place(*key.split('.'))}{error}") from None
+        location = (int(part) if part.isdigit() else part for part in key.split("."))
+        raise FedmtError(f"{origin.place(*location)}{error}") from None
     if config.benchmark is None:
         needed = [k for k in ("wanted", "reference", "centers") if not getattr(config, k)]
         if needed:
@@ -96,6 +104,19 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             "of the images that are held out would be trained on; keep one of the two."
         )
     return config
+
+
+def _sources(config: Config) -> Iterator[tuple[str, SourceSpec]]:
+    """Everything in a config that names a source, with its key."""
+    if config.benchmark is not None:
+        yield "benchmark.data", config.benchmark.data
+        if config.benchmark.test is not None:
+            yield "benchmark.test", config.benchmark.test
+    if config.reference is not None:
+        yield "reference", config.reference
+    for name, specs in (("centers", config.centers), ("tests", config.tests)):
+        for number, spec in enumerate(specs):
+            yield f"{name}.{number}", spec
 
 
 def _check_options(table: str, config: Config, origin: Origin) -> None:

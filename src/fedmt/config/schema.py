@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, create_model
 
 from fedmt.aggregation import STRATEGIES
-from fedmt.augment import Augmentation
 from fedmt.config.traveling import Stays, Travels, check_marks
 from fedmt.data.specs import (
     BenchmarkSpec,
     CalibrationSpec,
     CenterSpec,
-    ConfigPath,
     CorrespondenceSpec,
-    ImageSpec,
     ReferenceSpec,
-    Section,
     TestSpec,
 )
+from fedmt.inputs import DEFAULT_INPUT, INPUTS, Input, Views
 from fedmt.methods import METHODS, Training
 from fedmt.registry import Registry
+from fedmt.section import ConfigPath, Section
 from fedmt.tracking.spec import TrackingSpec
 
 NAMED: dict[str, tuple[str, Registry[Any]]] = {
@@ -34,8 +34,8 @@ NAMED: dict[str, tuple[str, Registry[Any]]] = {
 class ModelSpec(Section):
     """backbone: a name or 'package.module:callable'. weights: a torchvision weight file to start from.
 
-    max_pool: the first max-pool of a ResNet (none: skipped for images under 64 pixels).
-    normalise: pixel statistics, of the 'reference' center's images or of 'imagenet' (none: 'imagenet'
+    max_pool: the first max-pool of a ResNet (none: skipped for small images).
+    normalise: by the statistics of the 'reference' center's samples or of 'imagenet' (none: 'imagenet'
     with a weight file, else 'reference').
     """
 
@@ -60,8 +60,13 @@ class DeploymentSpec(Section):
 
 
 class Config(Section):
-    """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`."""
+    """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
+    The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
+    from the input: a config is read by its `config_class`.
+    """
+
+    input: Travels[str] = DEFAULT_INPUT.name
     seed: Travels[int] = Field(0, ge=0, lt=2**63)
     device: Stays[str] = "auto"
     precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
@@ -71,9 +76,8 @@ class Config(Section):
     method: Travels[dict[str, Any]] = Field(default_factory=dict)
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
     training: Travels[Training] = Training()
-    augmentation: Travels[Augmentation] = Augmentation()
+    augmentation: Travels[Views]
     model: Travels[ModelSpec] = ModelSpec()
-    images: Stays[ImageSpec] = ImageSpec()
     calibration: Stays[CalibrationSpec | None] = None
     spaces: Stays[dict[str, list[str]]] = Field(default_factory=dict)
     correspondences: Stays[dict[str, CorrespondenceSpec]] = Field(default_factory=dict)
@@ -86,6 +90,32 @@ class Config(Section):
     tracking: Stays[TrackingSpec | None] = None
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
+
+    @property
+    def options(self) -> Section:
+        """The table of the input."""
+        options: Section = getattr(self, find_input(self.input).name)
+        return options
+
+
+def find_input(name: object) -> type[Input]:
+    return INPUTS.find(name, "input")
+
+
+def config_class(raw: Mapping[str, Any]) -> type[Config]:
+    """The schema that a config given as nested dictionaries is checked by."""
+    return _config_class(find_input(raw.get("input", DEFAULT_INPUT.name)))
+
+
+@cache
+def _config_class(kind: type[Input]) -> type[Config]:
+    own: dict[str, Any] = {
+        "augmentation": (Travels[kind.views], kind.views()),  # type: ignore[misc,name-defined]
+        kind.name: (Stays[kind.options], kind.options()),  # type: ignore[misc,name-defined]
+    }
+    schema: type[Config] = create_model("Config", __base__=Config, **own)
+    check_marks(schema)
+    return schema
 
 
 check_marks(Config)

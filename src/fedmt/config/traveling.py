@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic.fields import FieldInfo
 
-from fedmt.data.specs import Section
+from fedmt.section import Section
 
 T = TypeVar("T")
 

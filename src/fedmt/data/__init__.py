@@ -1,21 +1,22 @@
 """Who has which images: `Center` and `Federation`, and the sources they are read from, one a file."""
 
 from fedmt.data.center import Center, Federation
-from fedmt.data.cifar100 import cifar100_correspondence, read_cifar100
-from fedmt.data.fashion_mnist import read_fashion_mnist
-from fedmt.data.fitzpatrick17k import read_fitzpatrick17k
-from fedmt.data.folder import read_folder
-from fedmt.data.idx import read_idx, read_mnist_folder
-from fedmt.data.images import read_images
-from fedmt.data.imageset import ImageOptions, ImageSet
-from fedmt.data.manifest import read_manifest
-from fedmt.data.npz import read_npz
+from fedmt.data.sampleset import SampleSet
+from fedmt.data.sources.cifar100 import cifar100_correspondence, read_cifar100
+from fedmt.data.sources.fashion_mnist import read_fashion_mnist
+from fedmt.data.sources.fitzpatrick17k import read_fitzpatrick17k
+from fedmt.data.sources.folder import read_folder
+from fedmt.data.sources.idx import read_idx, read_mnist_folder
+from fedmt.data.sources.manifest import read_manifest
+from fedmt.data.sources.npz import read_npz
+from fedmt.inputs.images.decoding import read_images
+from fedmt.inputs.images.shaping import ImageOptions
 
 __all__ = [
     "Center",
     "Federation",
     "ImageOptions",
-    "ImageSet",
+    "SampleSet",
     "cifar100_correspondence",
     "read_cifar100",
     "read_fashion_mnist",

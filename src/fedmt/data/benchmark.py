@@ -12,26 +12,27 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
-from fedmt.data.copies import choose_copies, make_copies, rule_targets
-from fedmt.data.imageset import ImageOptions, ImageSet
+from fedmt.data.copies import choose_copies, copy_numbers, rule_targets
 from fedmt.data.loading import Vocabulary
 from fedmt.data.preparation import Selection, check_limits, prepare, set_aside
+from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources import has_test_part, read_source
-from fedmt.data.specs import BenchmarkSpec, ImageSpec
+from fedmt.data.specs import BenchmarkSpec
 from fedmt.data.splits import Indices, Split, iid_split, non_iid_split, reference_counts, share_split
 from fedmt.errors import FedmtError, listed, nearest
+from fedmt.inputs.base import Views
 from fedmt.labels import Correspondence, LabelSpace
+from fedmt.section import Section
 
 
 def load_benchmark(
-    spec: BenchmarkSpec, images: ImageSpec, vocabulary: Vocabulary, seed: int, flip: bool = True
+    spec: BenchmarkSpec, options: Section, vocabulary: Vocabulary, seed: int, views: Views
 ) -> tuple[Federation, tuple[str, ...]]:
     """A labelled set split into a federation, and sentences about what could not be done as asked.
 
     Labels in a space that the set does not have itself follow from the config's correspondence,
-    which must then be a partition. flip: whether augmented copies may be mirrored.
+    which must then be a partition. options: of the input. views: what augmented copies may be varied by.
     """
-    options = images.options()
     vocabulary.check(spec.wanted)
     data = read_source(spec.data, options, vocabulary.spaces.get(spec.wanted), "benchmark", "train")
     if spec.wanted not in data.labels:
@@ -55,35 +56,37 @@ def load_benchmark(
     places = [split.reference, *split.centers]
     targets = rule_targets(_counts(places, truth, goal), spec.augment_to, [c in spec.at_most for c in goal])
     copies = choose_copies(places, truth, targets, seed)
+    sort = data.input.of(data.samples, "benchmark")
 
     def center(place: int, name: str, space: LabelSpace, matrix: Correspondence | None = None) -> Center:
         """What is at a place (0: the reference center): its own images, then the copies of them."""
         own = torch.cat([places[place], copies[place]])
-        pixels = data.images[train.positions[places[place]]]
+        values = data.samples[train.positions[places[place]]]
         if len(copies[place]):
-            made = make_copies(data.images, train.positions[copies[place]], place, flip, seed)
-            pixels = torch.cat([pixels, made])
+            chosen = train.positions[copies[place]]
+            made = sort.copies(data.samples, chosen, views, copy_numbers(seed, place))
+            values = torch.cat([values, made])
         labels = train.labels[space.name][own]
-        return Center(name, pixels, space, labels, matrix, truth[own] if place else None)
+        return Center(name, values, space, labels, matrix, truth[own] if place else None, data.input)
 
-    test_images = held.images if len(test) == len(held) else held.images[test.positions]
-    tests = [Center("test", test_images, goal, test.labels[spec.wanted])]
+    tested = held.samples if len(test) == len(held) else held.samples[test.positions]
+    tests = [Center("test", tested, goal, test.labels[spec.wanted], input=data.input)]
     centers: list[Center] = []
-    width = len(str(count))
+    digits = len(str(count))
     for name, number in spec.spaces.items():
         space, matrix = train.spaces[name], _co_occurrence(train, spec.wanted, name)
         if name != spec.wanted:
-            tests.append(Center(f"test ({name})", test_images, space, test.labels[name]))
+            tests.append(Center(f"test ({name})", tested, space, test.labels[name], input=data.input))
         for _ in range(number):
             place = len(centers) + 1
-            centers.append(center(place, f"center-{place:0{width}d}", space, matrix))
+            centers.append(center(place, f"center-{place:0{digits}d}", space, matrix))
     federation = Federation(goal, center(0, "reference", goal), tuple(centers), tuple(tests))
     sources = data.notes if held is data else (*data.notes, *held.notes)
     augmented = _copies_note(goal, _counts(places, truth, goal), targets) if spec.augment_to else ()
     return federation, (*sources, *notes, *split.notes, *augmented)
 
 
-def _read_test(spec: BenchmarkSpec, options: ImageOptions, goal: LabelSpace) -> ImageSet:
+def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> SampleSet:
     """The benchmark's test part: the one that is named, or that of the source itself."""
     if spec.test is None and not has_test_part(spec.data):
         raise FedmtError(
@@ -99,7 +102,7 @@ def _read_test(spec: BenchmarkSpec, options: ImageOptions, goal: LabelSpace) -> 
 
 
 def _labelled(
-    data: ImageSet, spec: BenchmarkSpec, vocabulary: Vocabulary, train: ImageSet | None = None
+    data: SampleSet, spec: BenchmarkSpec, vocabulary: Vocabulary, train: SampleSet | None = None
 ) -> Selection:
     """All images of a set, labelled in every space of the benchmark; `train`: the other set, for a test."""
     goal = data.spaces[spec.wanted]

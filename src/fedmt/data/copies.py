@@ -14,18 +14,15 @@ import torch
 from numpy.random import default_rng
 from torch import Tensor
 
-from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
 from fedmt.data.splits import Indices, proportional
 
 # Random streams after those of the splits and the preparation.
 _CHOICE, _VIEWS = range(6, 8)
 
-OPERATIONS = ("rotate", "shear_x", "shear_y", "brightness", "color", "contrast", "sharpness")
-STRENGTH = 0.3
-"""What a copy goes through beside flip and crop: one of these, mildly, so that it still shows its class."""
 
-BATCH = 128
-"""Copies made at a time: a view is made in float32, and needs several of them."""
+def copy_numbers(seed: int, place: int) -> np.random.Generator:
+    """Where the copies of one place take their random numbers from; each place has its own."""
+    return default_rng([seed, _VIEWS, place])
 
 
 def rule_targets(counts: Indices, rules: Sequence[tuple[int, int]], spared: Sequence[bool]) -> Indices:
@@ -61,20 +58,3 @@ def choose_copies(places: Sequence[Tensor], truth: Tensor, targets: Indices, see
         for p in np.flatnonzero(shares):
             chosen[p].append(np.resize(rng.permutation(own[p]), shares[p]))
     return [torch.from_numpy(np.concatenate(parts)) for parts in chosen]
-
-
-def make_copies(images: Tensor, chosen: Tensor, place: int, flip: bool, seed: int) -> Tensor:
-    """Augmented copies of images [N, C, H, W] at `chosen` [m]: uint8 [m, C, H, W].
-
-    place: number of the place, which has random numbers of its own; flip: whether mirror images are alike.
-    """
-    options = Augmentation(flip=flip, operations=OPERATIONS, count=1, strength=STRENGTH, cutout=0)
-    numbers = WEAK_NUMBERS + options.strong_numbers
-    uniforms = torch.from_numpy(default_rng([seed, _VIEWS, place]).random((len(chosen), numbers), np.float32))
-    copies = torch.empty((len(chosen), *images.shape[1:]), dtype=torch.uint8)
-    for start in range(0, len(chosen), BATCH):
-        end = start + BATCH
-        batch = weak(images[chosen[start:end]], uniforms[start:end, :WEAK_NUMBERS], options)
-        batch = strong(batch, uniforms[start:end, WEAK_NUMBERS:], options)
-        copies[start:end] = (batch * 255).round_().clamp_(0, 255).to(torch.uint8)
-    return copies

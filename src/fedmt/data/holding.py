@@ -1,4 +1,4 @@
-"""Some of the reference center's images, set aside before training: to calibrate on what was not learned."""
+"""Some of the reference center's samples, set aside before training: to calibrate on what was not learned."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[
 def _part(center: Center, chosen: torch.Tensor) -> Center:
     assert center.labels is not None
     index = chosen.nonzero().flatten()
-    return replace(center, images=center.images[index], labels=center.labels[index.to(center.labels.device)])
+    return replace(center, values=center.values[index], labels=center.labels[index.to(center.labels.device)])

@@ -5,26 +5,26 @@ a source of its own. The other way to say it, one labelled set that is split, is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TypeVar
 
 from fedmt.data.center import Center, Federation
-from fedmt.data.imageset import ImageOptions
+from fedmt.data.member import Member
 from fedmt.data.sources import read_source
 from fedmt.data.specs import (
     CenterSpec,
     CorrespondenceSpec,
-    ImageSpec,
     ReferenceSpec,
     SourceSpec,
     TestSpec,
 )
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.labels import Correspondence, LabelSpace
+from fedmt.section import Section
+
+M = TypeVar("M", bound=Member)
 
 
 @dataclass(frozen=True)
@@ -81,37 +81,35 @@ def load_federation(
     reference: ReferenceSpec,
     centers: list[CenterSpec],
     tests: list[TestSpec],
-    images: ImageSpec,
+    options: Section,
     vocabulary: Vocabulary,
     at_hand: bool = True,
 ) -> tuple[Federation, tuple[str, ...]]:
     """A federation whose centers have sources of their own, and what these say of themselves.
 
-    at_hand: whether the centers' data are here; else the centers are known by name and space (`outline`).
+    at_hand: whether the centers' data are here; else the centers are members without samples.
     """
-    options = images.options()
     vocabulary.check(wanted)
     goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
     problems: list[str] = []
     notes: list[str] = []
 
-    def tried(load: Callable[[], Center]) -> list[Center]:
-        """The center in a list, or none and its problem noted: all problems are told at once."""
+    def tried(load: Callable[[], M]) -> list[M]:
+        """What was loaded in a list, or none and its problem noted: all problems are told at once."""
         try:
             return [load()]
         except FedmtError as error:
             problems.append(str(error))
             return []
 
-    first = tried(lambda: _load_reference(reference, goal, options, notes))
-    if at_hand:
-        others = [
-            c
-            for spec in centers
-            for c in tried(partial(_load_center, spec, goal, options, vocabulary, notes))
-        ]
-    else:
-        others = [c for spec in centers for c in tried(partial(_outlined, spec, goal, vocabulary, first))]
+    def load(spec: CenterSpec) -> Center:
+        return _read(spec, _member(spec, goal, vocabulary), options, notes)
+
+    first = tried(lambda: _read(reference, Member(reference.name, goal), options, notes))
+    here = [c for spec in centers if at_hand for c in tried(partial(load, spec))]
+    elsewhere = [
+        m for spec in centers if not at_hand for m in tried(partial(_member, spec, goal, vocabulary))
+    ]
     held = [
         t
         for number, test in enumerate(tests, 1)
@@ -124,93 +122,62 @@ def load_federation(
     absent = [c for k, c in enumerate(goal) if not bool((reference_labels == k).any())]
     if absent:
         notes.append(
-            f"center '{first[0].name}': no image of {listed(absent, 5)}: the reference center should show "
-            "every wanted class, or the model hardly learns it."
+            f"center '{first[0].name}': no {first[0].input.word} of {listed(absent, 5)}: the reference "
+            "center should show every wanted class, or the model hardly learns it."
         )
-    spaces = {goal, *(c.space for c in others)}
+    others: list[Member] = [*here, *elsewhere]
+    spaces = {goal, *(m.space for m in others)}
     notes += [
         f"{test.name}: no center labels in space '{test.space.name}', so no model answers in it: left out."
         for test in held
         if test.space is not None and test.space not in spaces
     ]
     derived = _derived_tests(held, others, goal, notes)
-    federation = Federation(goal, first[0], tuple(others), (*held, *derived))
+    tests_found = (*held, *derived)
+    federation = Federation(goal, first[0], tuple(here), tests_found, elsewhere=tuple(elsewhere))
     return federation, tuple(notes)
 
 
 def load_center(
-    spec: CenterSpec, wanted: LabelSpace, options: ImageOptions, vocabulary: Vocabulary
+    spec: CenterSpec, wanted: LabelSpace, options: Section, vocabulary: Vocabulary
 ) -> tuple[Center, tuple[str, ...]]:
     """One center alone, as its own machine sees it, and what its data say of themselves."""
     notes: list[str] = []
-    return _load_center(spec, wanted, options, vocabulary, notes), tuple(notes)
+    return _read(spec, _member(spec, wanted, vocabulary), options, notes), tuple(notes)
 
 
-def _load_reference(spec: ReferenceSpec, goal: LabelSpace, options: ImageOptions, notes: list[str]) -> Center:
-    images, labels = _read(spec, options, goal, f"center '{spec.name}'", notes)
-    return Center(spec.name, images, goal, labels)
-
-
-def _load_center(
-    spec: CenterSpec, goal: LabelSpace, options: ImageOptions, vocabulary: Vocabulary, notes: list[str]
-) -> Center:
+def _member(spec: CenterSpec, goal: LabelSpace, vocabulary: Vocabulary) -> Member:
+    """Who a center is, from the config alone."""
     where = f"center '{spec.name}'"
     if spec.space is None:
         if spec.correspondence is not None:
             raise FedmtError(f"{where} has a correspondence but no space; name the space it labels in.")
-        return Center(spec.name, _read(spec, options, None, where, notes)[0])
+        return Member(spec.name)
     space = vocabulary.space(spec.space, where)
-    matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
-    images, labels = _read(spec, options, space, where, notes)
-    return Center(spec.name, images, space, labels, matrix)
-
-
-def _outlined(spec: CenterSpec, goal: LabelSpace, vocabulary: Vocabulary, reference: list[Center]) -> Center:
-    """A center whose data are elsewhere."""
-    where = f"center '{spec.name}'"
-    shape = reference[0].images.shape[1:] if reference else (1, 1, 1)
-    if spec.space is None:
-        return outline(spec.name, shape, None, None)
-    space = vocabulary.space(spec.space, where)
-    matrix = vocabulary.correspondence(goal, space, spec.correspondence, where)
-    return outline(spec.name, shape, space, matrix)
-
-
-def outline(
-    name: str, shape: Sequence[int], space: LabelSpace | None, matrix: Correspondence | None
-) -> Center:
-    """What a coordinating site knows of a center: its name, its label space, perhaps its correspondence.
-
-    One blank image stands for those that never leave the center.
-    """
-    # A label that may occur: one that no wanted class corresponds to would be refused.
-    label = 0 if matrix is None else int((matrix.matrix.sum(1) > 0).nonzero()[0])
-    labels = None if space is None else torch.tensor([label])
-    return Center(name, torch.zeros(1, *shape, dtype=torch.uint8), space, labels, matrix, remote=True)
+    return Member(spec.name, space, vocabulary.correspondence(goal, space, spec.correspondence, where))
 
 
 def _load_test(
     spec: TestSpec,
     name: str,
     wanted: str,
-    options: ImageOptions,
+    options: Section,
     vocabulary: Vocabulary,
     notes: list[str],
 ) -> Center:
     space = vocabulary.space(spec.space or wanted, name)
-    images, labels = _read(spec, options, space, name, notes, "test")
-    return Center(name, images, space, labels)
+    return _read(spec, Member(name, space), options, notes, "test")
 
 
 def _derived_tests(
-    tests: list[Center], centers: list[Center], goal: LabelSpace, notes: list[str]
+    tests: Sequence[Center], members: Sequence[Member], goal: LabelSpace, notes: list[str]
 ) -> list[Center]:
     """Tests in the other spaces, from the wanted labels, where a known partition tells them."""
     wanted = [t for t in tests if t.space == goal and t.labels is not None]
     known: dict[LabelSpace, list[Correspondence]] = {}
-    for center in centers:
-        if center.space is not None and center.correspondence is not None:
-            known.setdefault(center.space, []).append(center.correspondence)
+    for member in members:
+        if member.space is not None and member.correspondence is not None:
+            known.setdefault(member.space, []).append(member.correspondence)
     found = []
     for space, matrices in known.items():
         if not wanted or space == goal or any(t.space == space for t in tests):
@@ -225,19 +192,14 @@ def _derived_tests(
             for test in wanted:
                 assert test.labels is not None
                 labels = first.map_labels(test.labels)
-                found.append(Center(f"{test.name} ({space.name})", test.images, space, labels))
+                found.append(replace(test, name=f"{test.name} ({space.name})", space=space, labels=labels))
     return found
 
 
-def _read(
-    spec: SourceSpec,
-    options: ImageOptions,
-    space: LabelSpace | None,
-    where: str,
-    notes: list[str],
-    split: str = "",
-) -> tuple[Tensor, Tensor | None]:
-    """Images and, where a space is named, labels in it; what the source says goes to `notes`."""
+def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], split: str = "") -> Center:
+    """A member's samples and, where it has a space, its labels; what the source says goes to `notes`."""
+    space = member.space
+    where = member.name if split == "test" else f"center '{member.name}'"
     try:
         found = read_source(spec, options, space, where, split)
     except FedmtError as error:
@@ -245,7 +207,7 @@ def _read(
         raise error if str(error).startswith(where) else FedmtError(f"{where}: {error}") from None
     notes += [f"{where}: {note}" for note in found.notes]
     if space is None:
-        return found.images, None
+        return Center(member.name, found.samples, input=found.input)
     if space.name not in found.labels:
         has = listed(found.labels) if found.labels else "none"
         raise FedmtError(f"{where}: no labels in space '{space.name}' in its data; it has {has}.")
@@ -254,4 +216,5 @@ def _read(
             f"{where}: space '{space.name}' in its data has other classes than in [spaces]: "
             f"{listed(found.spaces[space.name])}."
         )
-    return found.images, found.labels[space.name]
+    labels = found.labels[space.name]
+    return Center(member.name, found.samples, space, labels, member.correspondence, input=found.input)

@@ -1,4 +1,4 @@
-"""Images that are at two places: a test that was trained on flatters every accuracy, in silence."""
+"""Samples that are at two places: a test that was trained on flatters every accuracy, in silence."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from fedmt.errors import cut
 
 
 def overlaps(federation: Federation) -> list[str]:
-    """Sentences on tests and pairs of centers that have images, to the last pixel, in common.
+    """Sentences on tests and pairs of centers that have samples, to the last bit, in common.
 
-    Tests that share their images (one in each label space) are told once. One pass over all images.
+    Tests that share their samples (one in each label space) are told once. One pass over all samples.
     """
-    centers = [c for c in (federation.reference, *federation.centers) if not c.remote]
-    sums = {id(c): _sums(c.images) for c in centers}
+    centers = [federation.reference, *federation.centers]
+    sums = {id(c): _sums(c.values) for c in centers}
     found = []
     told: set[int] = set()
     for test in federation.tests:
-        if test.images.data_ptr() in told:
+        if test.values.data_ptr() in told:
             continue
-        told.add(test.images.data_ptr())
-        own = _sums(test.images)
+        told.add(test.values.data_ptr())
+        own = _sums(test.values)
         counts = {c.name: _common(test, own, c, sums[id(c)]) for c in centers}
         places = [f"{count:,} at '{name}'" for name, count in counts.items() if count]
         if places:
             found.append(
-                f"{test.name}: of its {len(test):,} images some are also trained on, which flatters its "
-                f"accuracy: {cut(places, 5)}."
+                f"{test.name}: of its {len(test):,} {test.input.word}s some are also trained on, which "
+                f"flatters its accuracy: {cut(places, 5)}."
             )
     pairs = []
     for number, one in enumerate(centers):
@@ -37,19 +37,19 @@ def overlaps(federation: Federation) -> list[str]:
             if count:
                 pairs.append(f"{count:,} of '{one.name}' and '{two.name}'")
     if pairs:
-        found.append(f"Images that two centers have: {cut(pairs, 5)}.")
+        found.append(f"{federation.input.word.capitalize()}s that two centers have: {cut(pairs, 5)}.")
     return found
 
 
-def _sums(images: Tensor) -> Tensor:
-    """Of each image's pixels: images that are equal have equal ones, and few others do."""
-    return images.sum((1, 2, 3), dtype=torch.int64)
+def _sums(values: Tensor) -> Tensor:
+    """Of each sample's bytes: samples that are equal have equal sums, and few others do."""
+    return values.flatten(1).view(torch.uint8).sum(1, dtype=torch.int64)
 
 
 def _common(one: Center, sums: Tensor, two: Center, other_sums: Tensor) -> int:
-    """How many images of `one` are in `two`."""
+    """How many samples of `one` are in `two`."""
     count = 0
     for i in torch.isin(sums, other_sums).nonzero().flatten().tolist():
-        same = two.images[(other_sums == sums[i]).nonzero().flatten()]
-        count += bool((same == one.images[i]).flatten(1).all(1).any())
+        same = two.values[(other_sums == sums[i]).nonzero().flatten()]
+        count += bool((same == one.values[i]).flatten(1).all(1).any())
     return count

@@ -27,7 +27,7 @@ _TEST, _FEWER_TESTS, _DOWN = range(3, 6)
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Images of a set and their labels, without the pixels.
+    """Samples of a set and their labels, without their values.
 
     positions: int64 [n], in the set.
     labels: label space name -> int64 [n], positions in that space.

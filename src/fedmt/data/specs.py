@@ -1,25 +1,14 @@
-"""What a config may say of the data: the tables `reference`, `centers`, `tests`, `benchmark`, `images`."""
+"""What a config may say of the data: the tables `reference`, `centers`, `tests`, `benchmark`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from fedmt.data.imageset import ImageOptions
 from fedmt.errors import FedmtError
 from fedmt.labels import class_name
-
-
-def from_config_folder(path: Path, info: ValidationInfo) -> Path:
-    """Relative paths of a config are relative to its file, wherever the command runs."""
-    base = (info.context or {}).get("folder")
-    path = path.expanduser()
-    return (Path(base) / path).resolve() if base is not None else path
-
-
-ConfigPath = Annotated[Path, AfterValidator(from_config_folder)]
+from fedmt.section import ConfigPath, Section
 
 
 def by_class_name(counts: dict[str, int]) -> dict[str, int]:
@@ -27,26 +16,14 @@ def by_class_name(counts: dict[str, int]) -> dict[str, int]:
     return {class_name(name): count for name, count in counts.items()}
 
 
-class Section(BaseModel):
-    """A table of the config; a key it does not know is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class SourceSpec(Section):
-    """Where images and labels lie.
+    """Where samples and labels lie.
 
-    source 'folder': path has a folder for each class. 'manifest': path is a CSV of `image,label`.
-    'npz': arrays `images`, `labels`, `classes`. 'idx': path is the images file and `labels` the
-    labels file, or path is a folder with the standard names. 'cifar100': the `cifar-100-python` folder.
-    'fashion_mnist': the bundled subset. 'fitzpatrick17k': the folder of its table, with the images in
-    `images` beside it or in `root`. `split`: 'train' or 'test', for those that have both. 'remote': the data
-    stay on the center's own machine, which alone knows where they lie (docs/deployment.md).
+    source: a name of `fedmt.data.sources`, or 'package.module:Name' of one's own. split: 'train' or 'test',
+    for sources that have both. What the other keys mean is the source's to say.
     """
 
-    source: Literal[
-        "folder", "manifest", "npz", "idx", "cifar100", "fashion_mnist", "fitzpatrick17k", "remote"
-    ]
+    source: str
     path: ConfigPath | None = None
     labels: ConfigPath | None = None
     split: Literal["train", "test"] | None = None
@@ -160,17 +137,3 @@ class CalibrationSpec(Section):
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     minimum: Annotated[int, Field(ge=2)] = 100
-
-
-class ImageSpec(Section):
-    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory."""
-
-    size: int | tuple[int, int] | None = None
-    channels: Literal[1, 3] | None = None
-    cache: ConfigPath | None = None
-    memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
-
-    def options(self) -> ImageOptions:
-        size = (self.size, self.size) if isinstance(self.size, int) else self.size
-        cache = self.cache or Path.home() / ".cache" / "fedmt"
-        return ImageOptions(size, self.channels, cache, int(self.memory_limit_gib * 2**30))

@@ -11,7 +11,7 @@ from fedmt.data.center import Center, Federation
 from fedmt.errors import FedmtError
 
 DEVICE_SHARE = 0.6
-"""Images stay on the GPU while they take at most this share of its free memory."""
+"""Samples stay on the GPU while they take at most this share of its free memory."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -49,27 +49,28 @@ def place(federation: Federation, device: torch.device, together: bool = False) 
 def place_centers(
     centers: Sequence[Center], device: torch.device, together: bool = False
 ) -> tuple[Center, ...]:
-    """Labels on the device, and images too while they fit; else a batch travels at a time.
+    """Labels on the device, and samples too while they fit; else a batch travels at a time.
 
-    On a GPU, or where asked for, all images lie in one tensor, and a center's are a part of it: so one
+    On a GPU, or where asked for, all samples lie in one tensor, and a center's are a part of it: so one
     captured step can gather from any center's.
     """
     if device.type == "cpu" and not together:
         return tuple(centers)
-    images = {id(c.images): c.images for c in centers}  # tests in several spaces share theirs
-    moved = images
-    size = sum(i.nbytes for i in images.values())
+    values = {id(c.values): c.values for c in centers}  # tests in several spaces share theirs
+    moved = values
+    size = sum(v.nbytes for v in values.values())
     if device.type != "cuda" or size <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
-        sizes = [len(i) for i in images.values()]
-        every = torch.empty((sum(sizes), *centers[0].images.shape[1:]), dtype=torch.uint8, device=device)
+        sizes = [len(v) for v in values.values()]
+        input = centers[0].input
+        every = torch.empty((sum(sizes), *input.shape), dtype=input.dtype, device=device)
         parts = every.split(sizes)
-        for part, own in zip(parts, images.values(), strict=True):
+        for part, own in zip(parts, values.values(), strict=True):
             part.copy_(own)
-        moved = dict(zip(images, parts, strict=True))
+        moved = dict(zip(values, parts, strict=True))
 
     def moved_center(center: Center) -> Center:
         labels = None if center.labels is None else center.labels.to(device)
         truth = None if center.truth is None else center.truth.to(device)
-        return replace(center, images=moved[id(center.images)], labels=labels, truth=truth)
+        return replace(center, values=moved[id(center.values)], labels=labels, truth=truth)
 
     return tuple(map(moved_center, centers))

@@ -37,16 +37,16 @@ CHECKED_STEPS = 2
 """How many of a job's first steps a capture is compared in."""
 
 PREDICT_AT_ONCE = 8192
-"""Images of several centers that are predicted together."""
+"""Samples of several centers that are predicted together."""
 
 
 class Fleet:
     """size: number of workers. run: trains a job step by step, where it cannot be captured."""
 
     def __init__(
-        self, trainer: Trainer, images: Tensor, capacity: int, size: int, run: Callable[[Job], Trained]
+        self, trainer: Trainer, values: Tensor, capacity: int, size: int, run: Callable[[Job], Trained]
     ) -> None:
-        self._trainer, self._images, self._capacity, self._size = trainer, images, capacity, size
+        self._trainer, self._values, self._capacity, self._size = trainer, values, capacity, size
         self._run = run
         self._workers: list[Worker] = []
         self._checks: dict[object, Sequence[Check]] = {}
@@ -102,14 +102,14 @@ class Fleet:
             self._checks = {}  # they hold a round's weights
 
     def predictions(self, centers: Sequence[Center]) -> Mapping[str, Tensor]:
-        """The loaded model's probabilities on each center's images; small centers go together."""
+        """The loaded model's probabilities on each center's samples; small centers go together."""
         found: dict[str, Tensor] = {}
         group: list[Center] = []
         for center in centers:
             group.append(center)
             if center is centers[-1] or sum(map(len, group)) >= PREDICT_AT_ONCE:
-                images = torch.cat([c.images for c in group]) if len(group) > 1 else center.images
-                parts = self._trainer.predict(images).split([len(c) for c in group])
+                values = torch.cat([c.values for c in group]) if len(group) > 1 else center.values
+                parts = self._trainer.predict(values).split([len(c) for c in group])
                 found |= {c.name: part for c, part in zip(group, parts, strict=True)}
                 group = []
         return found
@@ -119,7 +119,7 @@ class Fleet:
         if not self._workers and not self.eager:
             try:
                 for _ in range(self._size):
-                    self._workers.append(Worker(self._trainer, self._images, self._capacity))
+                    self._workers.append(Worker(self._trainer, self._values, self._capacity))
             except Exception as error:  # a user's model may refuse to be copied
                 self._workers = []
                 self._give_up(f"{type(error).__name__}: {error}")
@@ -177,12 +177,12 @@ def assemble(
     """A fleet for a reference center and the centers that train beside it, with one worker per center up to
     `WORKERS`; without any, one worker serves the reference center.
 
-    Their images are placed together (`device.place`); None where they are not on the device.
+    Their samples are placed together (`device.place`); None where they are not on the device.
     """
-    images = whole(reference.images)
-    if images.device.type != trainer.device.type:
+    values = whole(reference.values)
+    if values.device.type != trainer.device.type:
         warnings.warn(
-            "The images do not fit into the GPU's memory: centers are trained one after the other, and each "
+            "The samples do not fit into the GPU's memory: centers are trained one after the other, and each "
             "batch is sent there when it is needed.",
             stacklevel=2,
         )
@@ -190,10 +190,10 @@ def assemble(
     capacity = max(len(c) for c in (reference, *centers))
     count = max(1, len(centers))
     waves = math.ceil(count / WORKERS)
-    return Fleet(trainer, images, capacity, math.ceil(count / waves), run)
+    return Fleet(trainer, values, capacity, math.ceil(count / waves), run)
 
 
 def whole(part: Tensor) -> Tensor:
-    """The tensor of all images that a center's are a part of (`device.place`)."""
+    """The tensor of all samples that a center's are a part of (`device.place`)."""
     size = part.untyped_storage().nbytes() // max(part[0].numel() * part.element_size(), 1)
     return part.as_strided((size, *part.shape[1:]), part.stride(), 0)

@@ -32,7 +32,7 @@ from fedmt.methods.base import Answer, Method, Tensors
 class LocalEngine:
     """Runs a method on a federation.
 
-    model: images [B, C, H, W] in [0, 1] to logits [B, K]; its weights are the starting point.
+    model: samples [B, ...] as a network sees them to logits [B, K]; its weights are the starting point.
     precision: of the network, see `Trainer`. strategy: how updates are averaged.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None: on a GPU. Without, one
         center after the other, step by step: the reference.
@@ -51,14 +51,16 @@ class LocalEngine:
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
-        self.trainer = Trainer(self.model, self.method.training, self.device, self.precision)
+        self.trainer = Trainer(
+            self.model, self.method.training, self.device, self.federation.input, self.precision
+        )
         spaces = [space.name for space in self.federation.spaces]
         self.site = Site(self.trainer, self.method, self.strategy, spaces, self.seed, self._clock.phase)
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
         self.federation = place(self.federation, self.device, together=graphs)
         # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
-        here = [c for c in self.federation.centers if self.method.federated and not c.remote]
+        here = self.federation.centers if self.method.federated else ()
         reference = self.federation.reference
         self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
         self._urgent: torch.cuda.Stream | None = None
@@ -140,7 +142,7 @@ class LocalEngine:
             weights, server = self.strategy.aggregate(
                 weights, mean.mean, before.server, self._parameters, self._participation(mean)
             )
-        state = State(number, weights, server, self.method.exchange(self.federation, kept))
+        state = State(number, weights, server, self.method.exchange(self.federation.roster, kept))
         state, after = self._reference_update(state, absent)
         return state, self._record(state, after if loss is None else loss, records)
 
@@ -187,7 +189,7 @@ class LocalEngine:
 
     def _participation(self, mean: RunningMean) -> dict[str, float]:
         """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
-        everyone = list(self.federation.centers)
+        everyone = list(self.federation.roster.members)
         if self.method.reference_joins:
             everyone.append(self.federation.reference)
         having = dict.fromkeys(self._parameters, len(everyone))
@@ -221,7 +223,7 @@ class LocalEngine:
         return replace(state, weights=weights), loss
 
     def _static_statistics(self, absent: Collection[str]) -> None:
-        """Pools the statistics of the present centers' un-augmented images into the loaded model."""
+        """Pools the statistics of the present centers' un-augmented samples into the loaded model."""
         mode = self.method.training.batch_norm
         if mode == "running":
             return
@@ -229,11 +231,11 @@ class LocalEngine:
             centers = [self.federation.reference]
             if mode == "static" and self.method.federated:
                 centers += [c for c in self.federation.centers if c.name not in absent]
-            parts = ((float(len(c)), self.trainer.statistics(c.images)) for c in centers)
+            parts = ((float(len(c)), self.trainer.statistics(c.values)) for c in centers)
             self.trainer.set_statistics(static_bn.pool(parts))
 
     def _absent(self, number: int) -> dict[str, str]:
-        names = [c.name for c in self.federation.centers]
+        names = [m.name for m in self.federation.roster.members]
         return absent_centers(names, self.method.training, self.seed, number)
 
     # -- testing ----------------------------------------------------------------------------------
@@ -259,56 +261,56 @@ class LocalEngine:
         return record
 
     def _accuracies(self, state: State) -> dict[str, float]:
-        answers = self.method.answers(self.federation, state.kept)
+        answers = self.method.answers(self.federation.roster, state.kept)
         return accuracies(self.federation, answers, self._scores(state))
 
     def predictions(self, state: State) -> list[tuple[Center, Tensor]]:
         """A state's probabilities on each test set, in its label space (`testing.predictions`)."""
         with self._apart():
             state = state.to(self.device)
-            answers = self.method.answers(self.federation, state.kept)
+            answers = self.method.answers(self.federation.roster, state.kept)
             return predictions(self.federation, answers, self._scores(state))
 
     def _scores(self, state: State) -> Scores:
-        known: dict[int, Tensor] = {}  # tests in several spaces share their images
+        known: dict[int, Tensor] = {}  # tests in several spaces share their samples
 
-        def scores(images: Tensor, space: str, answers: Sequence[Answer]) -> list[Tensor]:
+        def scores(values: Tensor, space: str, answers: Sequence[Answer]) -> list[Tensor]:
             if answers[0].of == "center":
-                return self._centers_scores(images, space, [a.center for a in answers], state)
+                return self._centers_scores(values, space, [a.center for a in answers], state)
             if answers[0].of == "shared":
                 self.trainer.load(unpacked("shared", state.server) or state.weights)
-                return [self.trainer.predict(images, self.site.head(space))]
-            if id(images) not in known:
+                return [self.trainer.predict(values, self.site.head(space))]
+            if id(values) not in known:
                 self.trainer.load(state.weights)
-                known[id(images)] = self.trainer.predict(images)
-            own = known[id(images)]
+                known[id(values)] = self.trainer.predict(values)
+            own = known[id(values)]
             return [own if a.matrix is None else own @ a.matrix.to(own).T for a in answers]
 
         return scores
 
     def _centers_scores(
-        self, images: Tensor, space: str, centers: Sequence[str], state: State
+        self, values: Tensor, space: str, centers: Sequence[str], state: State
     ) -> list[Tensor]:
-        """Each center's own model on the images, by its head for the space."""
+        """Each center's own model on the samples, by its head for the space."""
         site, head = self.site, self.site.head(space)
         if site.local.issubset(frozenset().union(*site.heads)):
             # They differ in their last layer alone: the network below is run once.
             self.trainer.load(state.weights)
             heads = [self._own_head(state.kept[c], head) for c in centers]
-            return self.trainer.predict_by(images, heads)
+            return self.trainer.predict_by(values, heads)
         found = []
         for center in centers:
             self.trainer.load(site.model_of(state.weights, state.kept[center]))
-            found.append(self.trainer.predict(images, head))
+            found.append(self.trainer.predict(values, head))
         return found
 
     def _own_head(self, kept: Mapping[str, Tensor], head: int) -> Weights:
         own = unpacked("weights", kept)
         return {k.rpartition(".")[2]: own[k] for k in self.site.heads[head]}
 
-    def predict(self, images: Tensor) -> Tensor:
-        """The loaded model's probabilities [N, K] on un-augmented uint8 images."""
-        return self.trainer.predict(images)
+    def predict(self, values: Tensor) -> Tensor:
+        """The loaded model's probabilities [N, K] on un-augmented samples."""
+        return self.trainer.predict(values)
 
     @contextmanager
     def _apart(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ class FlatSGD:
         for name, parameter in trained.items():
             if parameter.dim() != 4:  # of four dimensions, `channels_last` has made them dense already
                 parameter.data = parameter.data.contiguous()
-            # as_strided keeps a channels-last layout, which a plain reshape of the slice would lose.
+            # as_strided keeps the layout, which a plain reshape of the slice would lose.
             place = self._places[name] = (parameter.shape, parameter.stride(), offset)
             view = self.weights.as_strided(*place)
             view.copy_(parameter.data)

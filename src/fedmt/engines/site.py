@@ -136,7 +136,7 @@ class Site:
         with self.phase("pseudo_labels"):
             if predictions is None and method.guesses:
                 self.trainer.load(received)
-                predictions = self.trainer.predict(center.images)
+                predictions = self.trainer.predict(center.values)
             rng = random_numbers(self.seed, number, center.name)
             plan = method.center_round(
                 center, torch.empty(0) if predictions is None else predictions, kept, number, rng
@@ -196,7 +196,7 @@ class Site:
     def run(self, job: Job) -> Trained:
         """Trains, step by step, a copy of what was received; the weights it gives are the model's own."""
         self.trainer.load(job.received)
-        return self.trainer.train(job.center.images, job.work, job.head, job.seed, job.terms)
+        return self.trainer.train(job.center.values, job.work, job.head, job.seed, job.terms)
 
     def finish(self, job: Job, done: Trained) -> Outcome:
         """What the center sends and keeps."""

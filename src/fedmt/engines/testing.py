@@ -11,7 +11,7 @@ from fedmt.data.center import Center, Federation
 from fedmt.methods.base import Answer
 
 Scores = Callable[[Tensor, str, Sequence[Answer]], list[Tensor]]
-"""(uint8 images, a label space's name, answers in it) to each answer's scores [N, J]."""
+"""(stored samples, a label space's name, answers in it) to each answer's scores [N, J]."""
 
 
 def accuracies(
@@ -30,12 +30,12 @@ def accuracies(
         counted[space] = (right + accuracy * samples, total + samples)
 
     for test, space, labels, ways in _answered(federation, answers):
-        each = [_accuracy(s, labels) for s in scores(test.images, space, ways)]
+        each = [_accuracy(s, labels) for s in scores(test.values, space, ways)]
         count(space, sum(each) / len(each), len(test))
         matrices = [a.matrix for a in ways if a.matrix is not None]
         if matrices:
             mean = Answer(matrix=torch.stack(matrices).mean(0))
-            count(f"{space} (mean M)", _accuracy(scores(test.images, space, [mean])[0], labels), len(test))
+            count(f"{space} (mean M)", _accuracy(scores(test.values, space, [mean])[0], labels), len(test))
     return {space: right / total for space, (right, total) in counted.items()}
 
 
@@ -48,7 +48,7 @@ def predictions(
     """
     found = []
     for test, space, _, ways in _answered(federation, answers):
-        found.append((test, torch.stack(scores(test.images, space, ways)).mean(0)))
+        found.append((test, torch.stack(scores(test.values, space, ways)).mean(0)))
     return found
 
 

@@ -17,13 +17,14 @@ from fedmt.aggregation import Weights
 from fedmt.backbones.heads import find_heads
 from fedmt.engines.sgd import FlatSGD
 from fedmt.errors import FedmtError
+from fedmt.inputs import Input
 from fedmt.methods.base import LocalWork, Tensors, Training
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
-STATISTICS_IMAGES = 1000
-"""Batch-norm statistics are taken from at most so many images of a center, evenly spread over it: with every
-round, a pass over all of them would cost as much as pseudo-labels do."""
+STATISTICS_SAMPLES = 1000
+"""Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: with
+every round, a pass over all of them would cost as much as pseudo-labels do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +52,16 @@ class Trainer:
     the process's TF32 convolutions off."""
 
     def __init__(
-        self, model: nn.Module, training: Training, device: torch.device, precision: Precision = "auto"
+        self,
+        model: nn.Module,
+        training: Training,
+        device: torch.device,
+        input: Input,
+        precision: Precision = "auto",
     ) -> None:
         self.model = model.to(device)
-        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.input = input
+        self.model.to(memory_format=input.memory_format)  # type: ignore[call-overload]
         self.training = training
         self.device = device
         self._optimizer = FlatSGD(dict(model.named_parameters()))
@@ -82,7 +89,7 @@ class Trainer:
     # -- training ---------------------------------------------------------------------------------
 
     def train(
-        self, images: Tensor, work: LocalWork, head: int = 0, seed: int = 0, terms: Terms | None = None
+        self, samples: Tensor, work: LocalWork, head: int = 0, seed: int = 0, terms: Terms | None = None
     ) -> Trained:
         """Local SGD on the loaded model, by the head that answers. seed: for a backbone's own dropout."""
         terms = terms or Terms()
@@ -100,10 +107,10 @@ class Trainer:
         rate, momentum, nesterov = work.learning_rate, training.momentum, training.nesterov
         sums: dict[str, Tensor] = {}
         torch.manual_seed(seed)
-        at_once = self._steps_at_once(images, steps)
+        at_once = self._steps_at_once(samples, steps)
         for first in range(0, len(work), at_once):
             chunk = {k: v[first : first + at_once] for k, v in steps.items()}
-            views = work.views(self._gather(images, chunk["index"]), chunk)
+            views = work.views(self._gather(samples, chunk["index"]), chunk)
             for position, batch in enumerate(views):
                 step = {key: value[position] for key, value in chunk.items()}
                 losses = work.loss(self._forward(batch), step, tables)
@@ -120,22 +127,22 @@ class Trainer:
             self.weights(copy=False),
         )
 
-    def _steps_at_once(self, images: Tensor, steps: Tensors) -> int:
-        """How many steps' views to make together: as many as have about a million pixel values."""
-        pixels = steps["index"][0].numel() * images[0].numel()
-        return max(1, (1 << 20) // pixels)
+    def _steps_at_once(self, samples: Tensor, steps: Tensors) -> int:
+        """How many steps' views to make together: as many as have about a million values."""
+        values = steps["index"][0].numel() * samples[0].numel()
+        return max(1, (1 << 20) // values)
 
-    def _gather(self, images: Tensor, index: Tensor) -> Tensor:
-        return images[index.to(images.device)].to(self.device)
+    def _gather(self, samples: Tensor, index: Tensor) -> Tensor:
+        return samples[index.to(samples.device)].to(self.device)
 
-    def _forward(self, images: Tensor) -> Tensor:
-        return self.forward(self.model, images)
+    def _forward(self, views: Tensor) -> Tensor:
+        return self.forward(self.model, views)
 
-    def forward(self, model: nn.Module, images: Tensor) -> Tensor:
+    def forward(self, model: nn.Module, views: Tensor) -> Tensor:
         """A model's logits, in the trainer's precision."""
         half = torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
         with half:
-            logits: Tensor = model(images.contiguous(memory_format=torch.channels_last))
+            logits: Tensor = model(views.contiguous(memory_format=self.input.memory_format))
         return logits.float()
 
     def _answer_by(self, head: int) -> None:
@@ -145,21 +152,21 @@ class Trainer:
     # -- predicting -------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict(self, images: Tensor, head: int = 0) -> Tensor:
-        """The loaded model's probabilities [N, K] on un-augmented uint8 images, by one of its heads."""
+    def predict(self, samples: Tensor, head: int = 0) -> Tensor:
+        """The loaded model's probabilities [N, K] on un-augmented samples, by one of its heads."""
         self.model.eval()
         self._answer_by(head)
-        return torch.cat([self._forward(batch).softmax(1) for batch in self._plain_batches(images)])
+        return torch.cat([self._forward(batch).softmax(1) for batch in self._plain_batches(samples)])
 
     @torch.no_grad()
-    def predict_by(self, images: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
+    def predict_by(self, samples: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
         """Probabilities by each of several heads (`weight`, `bias`) put on the loaded network, which is
         run once for all of them."""
         assert self._heads is not None
         features: list[Tensor] = []
         hook = self._heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float()))
         try:
-            self.predict(images)
+            self.predict(samples)
         finally:
             hook.remove()
         every = torch.cat(features)
@@ -169,18 +176,19 @@ class Trainer:
 
     # -- batch-norm statistics --------------------------------------------------------------------
 
-    def statistics(self, images: Tensor) -> static_bn.Statistics:
-        """Of the loaded model's layers over un-augmented images, `STATISTICS_IMAGES` of them at most."""
-        spread = images[:: max(1, math.ceil(len(images) / STATISTICS_IMAGES))]  # data may lie sorted by class
+    def statistics(self, samples: Tensor) -> static_bn.Statistics:
+        """Of the loaded model's layers over un-augmented samples, `STATISTICS_SAMPLES` of them at most."""
+        every = max(1, math.ceil(len(samples) / STATISTICS_SAMPLES))
+        spread = samples[::every]  # data may lie sorted by class
         return static_bn.measure(self.model, self._plain_batches(spread), self._forward)
 
     def set_statistics(self, statistics: static_bn.Statistics) -> None:
         self.model.load_state_dict(statistics, strict=False)
 
-    def _plain_batches(self, images: Tensor) -> Iterator[Tensor]:
-        """Un-augmented images in [0, 1], in batches of about half a million pixels (more on a GPU)."""
-        pixels = images.shape[2] * images.shape[3]
-        size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // pixels)
+    def _plain_batches(self, samples: Tensor) -> Iterator[Tensor]:
+        """Un-augmented samples as a network sees them, in batches of about half a million places of them
+        (more on a GPU)."""
+        size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
         # Of about equal size: a batch of a few left over would have statistics of its own kind.
-        for batch in images.tensor_split(math.ceil(len(images) / size)):
-            yield batch.to(self.device).float().div_(255)
+        for batch in samples.tensor_split(math.ceil(len(samples) / size)):
+            yield self.input.plain(batch.to(self.device))

@@ -27,7 +27,7 @@ from fedmt.engines.trainer import Trained, Trainer
 
 CHUNK_VALUES = 1 << 23
 CHUNK_STEPS = 64
-"""How many steps' views are made at once: about 8 million pixel values, at most 64 steps."""
+"""How many steps' views are made at once: about 8 million values, at most 64 steps."""
 
 PROGRAMS = 16
 """How many shapes of work a worker remembers. They share the memory of their steps, but not their slots."""
@@ -80,7 +80,7 @@ class Program:
         self.terms = job.terms.proximal, corrects(job), job.terms.measure
         device = worker.device
         steps = job.work.steps
-        values = steps["index"][0].numel() * worker.images[0].numel()
+        values = steps["index"][0].numel() * worker.samples[0].numel()
         self.chunk = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
         self.steps = {
             k: torch.zeros((self.chunk, *v.shape[1:]), dtype=v.dtype, device=device) for k, v in steps.items()
@@ -98,7 +98,7 @@ class Program:
         self.offset = torch.zeros((), dtype=torch.int64, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.rate = torch.zeros((), device=device)
-        self.batch: Tensor | None = None  # the chunk's views, [chunk, V, C, H, W]
+        self.batch: Tensor | None = None  # the chunk's views, [chunk, V, ...]
         self.sums: Tensor | None = None
         self.names: list[str] = []
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
@@ -106,8 +106,8 @@ class Program:
     def views(self) -> None:
         """The views of the chunk's steps; the next step is its first."""
         index = self.steps["index"] + self.offset
-        images = self.worker.images.index_select(0, index.flatten()).unflatten(0, index.shape)
-        views = self.make_views(images, self.steps)
+        samples = self.worker.samples.index_select(0, index.flatten()).unflatten(0, index.shape)
+        views = self.make_views(samples, self.steps)
         if self.batch is None:
             self.batch = torch.zeros_like(views)
         self.batch.copy_(views)
@@ -201,11 +201,11 @@ class _Row(Mapping[str, Tensor]):
 
 
 class Worker:
-    """images: all centers' [N, C, H, W] as one tensor. capacity: of the largest center, in samples."""
+    """samples: all centers' [N, ...] as one tensor. capacity: of the largest center, in samples."""
 
-    def __init__(self, trainer: Trainer, images: Tensor, capacity: int) -> None:
+    def __init__(self, trainer: Trainer, samples: Tensor, capacity: int) -> None:
         self.trainer, self.training, self.device = trainer, trainer.training, trainer.device
-        self.images, self.capacity = images, capacity
+        self.samples, self.capacity = samples, capacity
         self.model = copy.deepcopy(trainer.model)
         static_bn.set_static(self.model, self.training.batch_norm != "running")
         self.model.train()
@@ -226,10 +226,10 @@ class Worker:
     def idle(self) -> bool:
         return self._now is None
 
-    def forward(self, images: Tensor, head: int) -> Tensor:
+    def forward(self, views: Tensor, head: int) -> Tensor:
         if self._heads is not None:
             self._heads.active = head
-        return self.trainer.forward(self.model, images)
+        return self.trainer.forward(self.model, views)
 
     # -- one job ----------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class Worker:
                 received = [job.received[k].to(self.device) for k in names]
                 torch._foreach_copy_([self._buffers[k] for k in names], received)
             self._terms(job)
-            program.offset.fill_(self._offset(job.center.images))
+            program.offset.fill_(self._offset(job.center.values))
             program.rate.fill_(work.learning_rate)
             for key, table in tables.items():
                 slot = program.tables[key]
@@ -343,11 +343,11 @@ class Worker:
             now.event = torch.cuda.Event(blocking=True)
             now.event.record(self.stream)
 
-    def _offset(self, images: Tensor) -> int:
-        """Where a center's images begin among all."""
-        if images.untyped_storage().data_ptr() != self.images.untyped_storage().data_ptr():
-            raise Uncapturable("the images of a center are not on the device")
-        return (images.storage_offset() - self.images.storage_offset()) // max(images[0].numel(), 1)
+    def _offset(self, values: Tensor) -> int:
+        """Where a center's samples begin among all."""
+        if values.untyped_storage().data_ptr() != self.samples.untyped_storage().data_ptr():
+            raise Uncapturable("the samples of a center are not on the device")
+        return (values.storage_offset() - self.samples.storage_offset()) // max(values[0].numel(), 1)
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()

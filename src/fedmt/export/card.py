@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import fedmt
+from fedmt.data.member import Member
 from fedmt.errors import listed
 from fedmt.model import Model
-from fedmt.model.description import Source
 from fedmt.runs.correspondences import in_short, origin
 
 UNKNOWN = "not known"
@@ -17,7 +17,7 @@ UNKNOWN = "not known"
 def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
     """accuracy: of this very round, by label space, as the run recorded it; None where nothing was."""
     about = model.description
-    origins = {c.name: said for c in about.centers if (said := _origin(model, c)) is not None}
+    origins = {c.name: said for c in about.roster.members if (said := _origin(model, c)) is not None}
     normalisation = {k: model.state.weights[k].flatten().tolist() for k in ("mean", "std")}
     return {
         "model": {
@@ -28,11 +28,7 @@ def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, 
             "parameters": sum(p.numel() for p in model.predictor().parameters()),
             "round": model.round,
             "rounds_planned": about.rounds,
-            "input": {
-                "channels_height_width": list(about.image_shape),
-                "values": "uint8, 0 to 255; cropped around the centre to the aspect, then resized",
-                "normalisation": normalisation,
-            },
+            "input": {"name": about.input.name, **about.input.signature(), "normalisation": normalisation},
             "licence": UNKNOWN,
         },
         "label_spaces": {
@@ -53,17 +49,20 @@ def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, 
             if space not in model.predictor().parts
         },
         "data": {
-            "reference_center": {"name": about.reference.name, "images": about.reference.samples},
+            "reference_center": {"name": about.roster.reference.name, "samples": about.roster.reference.size},
             "centers": [
                 {
                     "name": c.name,
-                    "images": UNKNOWN if c.samples is None else c.samples,
-                    "label_space": c.space or "none: it has no labels",
+                    "samples": UNKNOWN if c.size is None else c.size,
+                    "label_space": c.space.name if c.space is not None else "none: it has no labels",
                     "correspondence": origins.get(c.name, "not used in training"),
                 }
-                for c in about.centers
+                for c in about.roster.members
             ],
-            "tests": [{"name": t.name, "images": t.samples, "label_space": t.space} for t in about.tests],
+            "tests": [
+                {"name": t.name, "samples": t.size, "label_space": t.space.name if t.space else None}
+                for t in about.tests
+            ],
             "origin": UNKNOWN,
             "collected": UNKNOWN,
             "who_is_in_it": UNKNOWN,
@@ -81,7 +80,7 @@ def _answered_by(model: Model, space: str) -> str:
         return "the model itself"
     if space not in model.spaces:
         return "nothing: the model has neither a correspondence nor a head for it"
-    centers = [c for c in about.centers if c.space == space]
+    centers = _labelling_in(model, space)
     if space in model.predictor().parts:
         count = len(model.predictor().parts[space])
         return f"the mean of the heads of {count} centers" if count > 1 else "a head of its own"
@@ -94,31 +93,36 @@ def _answered_by(model: Model, space: str) -> str:
     return f"the wanted space's probabilities through {kind} correspondence{mean}{shares}"
 
 
-def _origin(model: Model, center: Source) -> str | None:
+def _origin(model: Model, center: Member) -> str | None:
     return origin(
         model.description.method,
         model.spaces[0],
-        center.space,
+        None if center.space is None else center.space.name,
         known=center.correspondence is not None,
         estimated=_has_estimate(model, center),
-        remote=center.samples is None,
+        remote=center.size is None,
     )
 
 
-def _has_estimate(model: Model, center: Source) -> bool:
+def _has_estimate(model: Model, center: Member) -> bool:
     return "correspondence" in model.state.kept.get(center.name, {})
 
 
 def _estimated(model: Model, space: str) -> bool:
     """Whether any of the matrices in a space is M-hat: then the center has kept it."""
-    return any(c.space == space and _has_estimate(model, c) for c in model.description.centers)
+    return any(_has_estimate(model, m) for m in _labelling_in(model, space))
+
+
+def _labelling_in(model: Model, space: str) -> list[Member]:
+    members = model.description.roster.members
+    return [m for m in members if m.space is not None and m.space.name == space]
 
 
 def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
     tested = {space: 0 for space in model.description.spaces}
     for test in model.description.tests:
-        if test.space in tested:
-            tested[test.space] += test.samples or 0
+        if test.space is not None and test.space.name in tested:
+            tested[test.space.name] += test.size or 0
     found: dict[str, Any] = {}
     for space in model.description.spaces:
         # Through the mean matrix, where there are several: so the model answers.
@@ -126,7 +130,7 @@ def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, A
         if measured is None:
             found[space] = UNKNOWN
             continue
-        found[space] = {"accuracy": measured, "test_images": tested[space], "round": model.round}
+        found[space] = {"accuracy": measured, "test_samples": tested[space], "round": model.round}
         if len(model.predictor().parts.get(space, ())) > 1:
             found[space]["note"] = "mean of the heads' accuracies one by one; not tested together"
         elif space != model.spaces[0] and model.calibrated(space):
@@ -135,10 +139,11 @@ def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, A
 
 
 def _limits(model: Model, accuracy: Mapping[str, float] | None) -> list[str]:
-    about = model.description
+    about, word = model.description, model.input.word
+    article = "an" if word[0] in "aeiou" else "a"
     limits = [
-        "It answers with one of its classes whatever an image shows; something else is not noticed.",
-        "How it does on images from elsewhere, or for groups of people within the data, is not known.",
+        f"It answers with one of its classes whatever {article} {word} shows; something else is not noticed.",
+        f"How it does on {word}s from elsewhere, or for groups of people within the data, is not known.",
     ]
     if not model.finished:
         limits.append(f"Its training was not finished: round {model.round} of {about.rounds}.")

@@ -1,7 +1,7 @@
-"""ONNX: one graph from pixels to the probabilities of every label space.
+"""ONNX: one graph from stored samples to the probabilities of every label space.
 
 Normalisation, heads, temperature and correspondences are inside it, the class names in its metadata. What is
-not: decoding a file and bringing it to the model's size.
+not: decoding a file and bringing it into the stored form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from fedmt.errors import FedmtError
 from fedmt.model import Model
 from fedmt.runs.folder import write_atomically
 
-INPUT = "images"
 TOLERANCE = 1e-4
 """How far a probability of the graph may be from PyTorch's."""
 
@@ -40,16 +39,16 @@ def export_onnx(model: Model, path: Path) -> float | None:
             f"Exporting to ONNX needs {' and '.join(missing)}; install the extra: pip install 'fedmt[onnx]'."
         )
     predictor = model.predictor().cpu()
-    example = torch.zeros(2, *model.image_shape, dtype=torch.uint8)
+    example = model.input.blank(2)
     try:
         with _quiet():
             program = torch.onnx.export(
                 predictor,
                 (example,),
                 dynamo=True,
-                input_names=[INPUT],
+                input_names=[model.input.name],
                 output_names=[output_name(space) for space in model.spaces],
-                dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
+                dynamic_shapes={"samples": {0: torch.export.Dim("batch")}},
                 external_data=False,
                 verbose=False,
             )
@@ -77,20 +76,11 @@ def export_onnx(model: Model, path: Path) -> float | None:
 
 def metadata(model: Model) -> dict[str, str]:
     """What the graph carries beside its nodes; lists and tables as JSON."""
-    channels, height, width = model.image_shape
     return {
         "fedmt.wanted": model.spaces[0],
         "fedmt.spaces": json.dumps({space: model.classes(space) for space in model.spaces}),
         "fedmt.outputs": json.dumps({space: output_name(space) for space in model.spaces}),
-        "fedmt.input": json.dumps(
-            {
-                "name": INPUT,
-                "type": "uint8",
-                "channels": "grey" if channels == 1 else "RGB",
-                "shape": ["batch", channels, height, width],
-                "preparation": "cropped around the centre to the aspect, then resized (bilinear)",
-            }
-        ),
+        "fedmt.input": json.dumps({"name": model.input.name, **model.input.signature()}),
         "fedmt.calibrated": json.dumps({space: model.calibrated(space) for space in model.spaces}),
         "fedmt.method": str(model.description.method["name"]),
         "fedmt.round": str(model.round),
@@ -121,10 +111,10 @@ def _difference(data: bytes, predictor: torch.nn.Module, model: Model) -> float 
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (5, *model.image_shape), generator=generator).to(torch.uint8)
+    samples = model.input.example(5, generator)
     with torch.no_grad():
-        expected: tuple[Tensor, ...] = predictor(pixels)
-    found = session.run([output_name(s) for s in model.spaces], {INPUT: pixels.numpy()})
+        expected: tuple[Tensor, ...] = predictor(samples)
+    found = session.run([output_name(s) for s in model.spaces], {model.input.name: samples.numpy()})
     return max(
         (torch.from_numpy(one) - two).abs().max().item() for one, two in zip(found, expected, strict=True)
     )

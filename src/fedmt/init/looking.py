@@ -5,23 +5,20 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from PIL import Image
-
-from fedmt.data.folder import EXPECTED, EXTENSIONS, images_below
-from fedmt.data.imageset import AS_STORED
-from fedmt.data.npz import read_npz
+from fedmt.data.sources.npz import read_npz
 from fedmt.errors import FedmtError, listed
+from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below
+from fedmt.inputs.images.looking import NOTHING_SEEN, SAMPLED, Seen, look_at_array, look_at_images
+from fedmt.inputs.images.shaping import AS_STORED
 from fedmt.labels import class_name
 
 TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", re.IGNORECASE)
 LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
 UNLIKELY = ("sex", "gender", "age", "split", "fold", "site", "center", "hospital", "patient", "id", "side")
-SAMPLED = 20
-"""Images of a center whose size and colour are looked at."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Found:
 
     columns: the labels of every image by where they stand: a table's column; "" for class folders and arrays;
         empty where there are none. The most likely column is the first.
-    sizes: (height, width) of some images; colour: whether any of them has it.
+    seen: what a look at some of the images told.
     beside: folders that a table's images lie in. notes: what was not clear, for the user.
     """
 
@@ -41,8 +38,7 @@ class Found:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     image_column: str = "image"
     root: Path | None = None
-    sizes: tuple[tuple[int, int], ...] = ()
-    colour: bool = False
+    seen: Seen = NOTHING_SEEN
     beside: frozenset[Path] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -133,7 +129,7 @@ def _look_at_folder(name: str, path: Path) -> Found:
     if not images:
         nothing = f"{path}: no images and no CSV of images in it; {EXPECTED}"
         raise FedmtError("; ".join([nothing, *unused]) + ".")
-    sizes, colour = _sizes(images)
+    seen = look_at_images(images)
     labels = [class_name(p.relative_to(path).parts[0]) for p in images if p.parent != path]
     columns = {"": labels}
     if len(useful) > 1:
@@ -156,7 +152,7 @@ def _look_at_folder(name: str, path: Path) -> Found:
         raise NameNotUTF8(
             f"{path}: the {those} must have a name in UTF-8; rename {'them' if len(odd) > 1 else 'it'}."
         )
-    return Found(name, path, "folder", len(images), columns, sizes=sizes, colour=colour, notes=tuple(unused))
+    return Found(name, path, "folder", len(images), columns, seen=seen, notes=tuple(unused))
 
 
 def _tables_in(name: str, path: Path) -> tuple[list[Found], list[str]]:
@@ -185,10 +181,7 @@ def _look_at_npz(name: str, path: Path) -> Found:
     for space, labels in data.labels.items():
         classes = data.spaces[space].classes
         columns[""] = [classes[i] for i in labels.tolist()]
-    height, width = data.images.shape[2:]
-    return Found(
-        name, path, "npz", len(data), columns, sizes=((height, width),), colour=data.images.shape[1] == 3
-    )
+    return Found(name, path, "npz", len(data), columns, seen=look_at_array(data.images))
 
 
 def _look_at_table(name: str, path: Path) -> Found:
@@ -216,15 +209,13 @@ def _look_at_table(name: str, path: Path) -> Found:
     if columns and not labels and not gaps:
         notes.append(f"none of its columns ({listed(columns)}) looks like labels: two or more, that repeat")
     ranked = sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))
-    sizes, colour = _sizes(
+    seen = look_at_images(
         [p for p in (root / n for n in names[:: max(1, len(names) // SAMPLED)]) if p.exists()]
     )
     every = {t: labels[t] for t in ranked}
     beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
     away = root if root != path.parent else None
-    return Found(
-        name, path, "manifest", len(rows), every, image_column, away, sizes, colour, beside, tuple(notes)
-    )
+    return Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
 
 
 def is_utf8(name: str) -> bool:
@@ -281,17 +272,3 @@ def _root(path: Path, names: Sequence[str]) -> Path:
     base = path.parent
     places = [base, base / "images", base / path.stem, base.parent, base.parent / "images"]
     return next((p for p in places if (p / names[0]).is_file()), base)
-
-
-def _sizes(images: Iterable[Path]) -> tuple[tuple[tuple[int, int], ...], bool]:
-    """(height, width) of some images, and whether any has colour; one that cannot be read is passed over."""
-    files = list(images)
-    sizes, colour = [], False
-    for path in files[:: max(1, len(files) // SAMPLED)][:SAMPLED]:
-        try:
-            with Image.open(path) as image:
-                sizes.append((image.height, image.width))
-                colour |= image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
-        except Exception:  # `fedmt check` names damaged files, with the place they were named at
-            continue
-    return tuple(sizes), colour

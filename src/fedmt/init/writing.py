@@ -6,14 +6,11 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
 
 from fedmt.errors import FedmtError, listed
 from fedmt.init.looking import LeftOut, is_utf8, label_columns, printable
 from fedmt.init.proposing import Entry, Member, Plan, Proposal, why_left_out
-
-LARGEST = 224
-"""Larger images are proposed to be brought down to this."""
+from fedmt.inputs.images.looking import are_small, images_table
 
 
 def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
@@ -171,37 +168,11 @@ def _source(member: Member, folder: Path) -> list[str]:
 
 
 def _images(plan: Plan) -> str:
-    members = [plan.reference, *plan.centers, *plan.tests]
-    sizes = [size for m in members for size in m.found.sizes]
-    channels = 3 if any(m.found.colour for m in members) else 1
-    if not sizes:
-        return (
-            "# No image could be read. Say to which size and channels they are brought:\n"
-            "[images]\nsize = 64\nchannels = 3"
-        )
-    height, width = proposed_size(sizes)
-    same = len(set(sizes)) == 1
-    seen = f"they are {sizes[0][0]} x {sizes[0][1]}" if same else "their sizes differ"
-    size = str(height) if height == width else f"[{height}, {width}]"
-    return (
-        f"# Every image is cropped and resized to this; as far as was looked, {seen}.\n"
-        f"[images]\nsize = {size}   # or [height, width]\nchannels = {channels}   # 1: grey, 3: colour"
-    )
-
-
-def proposed_size(sizes: list[tuple[int, int]]) -> tuple[int, int]:
-    """(height, width): as they are where all agree and are not large; else a square of their short side."""
-    if len(set(sizes)) == 1 and max(sizes[0]) <= LARGEST:
-        return sizes[0]
-    short = int(median(min(size) for size in sizes))
-    side = LARGEST if short >= LARGEST else max(32, short // 32 * 32)
-    return side, side
+    return images_table([m.found.seen for m in (plan.reference, *plan.centers, *plan.tests)])
 
 
 def _training(plan: Plan) -> str:
-    members = [plan.reference, *plan.centers]
-    sizes = [size for m in members for size in m.found.sizes]
-    small = bool(sizes) and max(proposed_size(sizes)) < 48
+    small = are_small([m.found.seen for m in (plan.reference, *plan.centers)])
     many = plan.reference.found.images >= 1000
     calibration = (
         "# A tenth of the reference center's images is not trained on; the model's probabilities are then\n"

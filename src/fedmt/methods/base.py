@@ -2,7 +2,7 @@
 
 A method knows no device, process or socket. For the reference center and for every other it
 returns a `LocalWork`: the inputs of each step (sample indices, uniform numbers for the views), the
-round's fixed tables (labels, pseudo-labels, M), how views are made of images, and the loss of the model's
+round's fixed tables (labels, pseudo-labels, M), how views are made of samples, and the loss of the model's
 answers. An engine runs it.
 """
 
@@ -20,16 +20,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.aggregation import Strategy
-from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
-from fedmt.data.center import Center, Federation
+from fedmt.data.center import Center
+from fedmt.data.member import Roster
 from fedmt.errors import FedmtError, at_least, positive, share
+from fedmt.inputs import DEFAULT_INPUT, Views
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.registry import OWN_TABLE, Named
 
 Tensors = Mapping[str, Tensor]
 
 ViewFunction = Callable[[Tensor, Tensors], Tensor]
-"""(images uint8 [S, ..., C, H, W] of S steps, those steps' inputs) to views [S, V, C, H, W] in [0, 1].
+"""(stored samples [S, ...] of S steps, those steps' inputs) to views [S, V, ...], as a network sees them.
 
 Views of many steps are made at once, since many small operations cost more than a few large ones."""
 
@@ -180,7 +181,7 @@ class Method(Named, ABC):
     """Named settings of whole config tables; what a config says itself goes before them."""
 
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
-    augmentation: Augmentation = field(default_factory=Augmentation, metadata=OWN_TABLE)
+    augmentation: Views = field(default_factory=DEFAULT_INPUT.views, metadata=OWN_TABLE)
 
     # -- the reference center ---------------------------------------------------------------------
 
@@ -201,28 +202,28 @@ class Method(Named, ABC):
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
-        """What a center does in a round, from the received model's probabilities [N, K] on its images
+        """What a center does in a round, from the received model's probabilities [N, K] on its samples
         (empty unless the method `guesses`) and from what it kept of the round before."""
 
     def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
         """What a center keeps, from the round's `keep` and the trained values of `LocalWork.trainable`."""
         return {**keep, **trained}
 
-    def exchange(self, federation: Federation, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
+    def exchange(self, roster: Roster, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
         """What the centers keep after a round, where they learn of each other beyond the model's weights."""
         return kept
 
     # -- predicting -------------------------------------------------------------------------------
 
-    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+    def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
         """How to predict in each other label space, by its name; several answers are averaged in accuracy.
 
         By default the reference center's model through the known correspondences: they cost no training.
         """
         found: dict[str, list[Answer]] = {}
-        for center in federation.centers:
-            known = center.correspondence
-            if known is not None and known.coarse != federation.wanted:
+        for member in roster.members:
+            known = member.correspondence
+            if known is not None and known.coarse != roster.wanted:
                 found.setdefault(known.coarse.name, []).append(Answer(matrix=known.matrix))
         return found
 
@@ -258,7 +259,7 @@ class Method(Named, ABC):
             steps = fix_mix_steps(index, len(center), MIXING, self.augmentation, rng)
             views, loss = self.mixed_views, self.mixed_loss
         else:
-            uniforms = self.augmentation.strong_numbers + 2 * WEAK_NUMBERS
+            uniforms = self.augmentation.strong_numbers + 2 * self.augmentation.weak_numbers
             steps = {
                 "index": torch.from_numpy(index),
                 "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
@@ -276,16 +277,17 @@ class Method(Named, ABC):
         )
         return CenterRound(work)
 
-    def weak_strong_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """A weak and a strong view of each sample, [S, B, C, H, W] to [S, 2B, C, H, W]; or the weak alone."""
-        options = self.augmentation
-        flat, uniforms = images.flatten(0, 1), steps["uniforms"].flatten(0, 1)
-        plain = weak(flat, uniforms[:, :WEAK_NUMBERS], options)
+    def weak_strong_views(self, samples: Tensor, steps: Tensors) -> Tensor:
+        """A weak and a strong view of each sample, [S, B, ...] to [S, 2B, ...]; or the weak alone."""
+        options, few = self.augmentation, self.augmentation.weak_numbers
+        flat, uniforms = samples.flatten(0, 1), steps["uniforms"].flatten(0, 1)
+        plain = options.weak(flat, uniforms[:, :few])
         if self.training.supervised_views == "weak":
-            return plain.view_as(images)
-        base = weak(flat, uniforms[:, WEAK_NUMBERS : 2 * WEAK_NUMBERS], options)
-        views = torch.stack([plain, strong(base, uniforms[:, 2 * WEAK_NUMBERS :], options)])
-        pairs: Tensor = views.unflatten(1, images.shape[:2]).transpose(0, 1)
+            weak: Tensor = plain.unflatten(0, samples.shape[:2])
+            return weak
+        base = options.weak(flat, uniforms[:, few : 2 * few])
+        views = torch.stack([plain, options.strong(base, flat, uniforms[:, 2 * few :])])
+        pairs: Tensor = views.unflatten(1, samples.shape[:2]).transpose(0, 1)
         return pairs.flatten(1, 2)
 
     def supervised_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
@@ -293,9 +295,9 @@ class Method(Named, ABC):
         target = tables["label"][step["index"]]
         return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
 
-    def mixed_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """Each batch strongly and mixed with its partners: [S, 2, B, C, H, W] to [S, 2B, C, H, W]."""
-        _, distorted, mixed = fix_mix_views(images, steps, self.augmentation)
+    def mixed_views(self, samples: Tensor, steps: Tensors) -> Tensor:
+        """Each batch strongly and mixed with its partners: [S, 2, B, ...] to [S, 2B, ...]."""
+        _, distorted, mixed = fix_mix_views(samples, steps, self.augmentation)
         return torch.cat([distorted, mixed], 1)
 
     def mixed_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:

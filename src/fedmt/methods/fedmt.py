@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmt.data.center import Center, Federation
+from fedmt.data.center import Center
+from fedmt.data.member import Member, Roster
 from fedmt.errors import FedmtError, at_least, positive, share
 from fedmt.estimation import (
     align,
@@ -181,10 +182,10 @@ class FedMT(Method):
         )
         return CenterRound(work, known.keep, pseudo, confident, facts)
 
-    def center_views(self, images: Tensor, steps: Tensors) -> Tensor:
-        """Each batch weakly (for R^p), strongly and mixed with its partners: [S, 2, B, C, H, W] to
-        [S, 3B, C, H, W]; without R^p to [S, 2B, C, H, W]."""
-        plain, distorted, mixed = fix_mix_views(images, steps, self.augmentation)
+    def center_views(self, samples: Tensor, steps: Tensors) -> Tensor:
+        """Each batch weakly (for R^p), strongly and mixed with its partners: [S, 2, B, ...] to [S, 3B, ...];
+        without R^p to [S, 2B, ...]."""
+        plain, distorted, mixed = fix_mix_views(samples, steps, self.augmentation)
         return torch.cat([distorted, mixed] if self.projection == "none" else [plain, distorted, mixed], 1)
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
@@ -210,7 +211,7 @@ class FedMT(Method):
         """A learnable M is remembered as the matrix that its free parameters have become."""
         return {**keep, "correspondence": trained["free"].softmax(0)} if "free" in trained else keep
 
-    def exchange(self, federation: Federation, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
+    def exchange(self, roster: Roster, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
         """With `average`: each center learns the mean of the M-hats in its space.
 
         So does a center that has none of its own yet: it may take part for the first time in the next round.
@@ -218,7 +219,7 @@ class FedMT(Method):
         if not self.average:
             return kept
         by_space: dict[str, list[Tensor]] = {}
-        estimating = [(c, c.space.name) for c in federation.centers if c.space and not self._uses_given(c)]
+        estimating = [(c, c.space.name) for c in roster.members if c.space and not self._uses_given(c)]
         for center, space in estimating:
             if "correspondence" in kept.get(center.name, {}):
                 by_space.setdefault(space, []).append(kept[center.name]["correspondence"])
@@ -231,11 +232,11 @@ class FedMT(Method):
         }
         return {**kept, **shared}
 
-    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+    def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
         """By projection, with M where it is used, else with the M-hat that each center recorded."""
         found: dict[str, list[Answer]] = {}
-        for center in federation.centers:
-            if center.space is None or center.space == federation.wanted:
+        for center in roster.members:
+            if center.space is None or center.space == roster.wanted:
                 continue
             if self._uses_given(center):
                 assert center.correspondence is not None
@@ -247,7 +248,7 @@ class FedMT(Method):
             found.setdefault(center.space.name, []).append(Answer(matrix=matrix))
         return found
 
-    def _uses_given(self, center: Center) -> bool:
+    def _uses_given(self, center: Member) -> bool:
         known = center.correspondence
         # A center that labels in the wanted space needs no estimate: its labels are the wanted ones.
         return known is not None and (self.correspondence == "given" or known.coarse == known.fine)

@@ -16,7 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from fedmt.aggregation import unpacked
-from fedmt.data.center import Center, Federation
+from fedmt.data.center import Center
+from fedmt.data.member import Roster
 from fedmt.errors import at_least
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
@@ -60,13 +61,11 @@ class FedRep(Method):
         """As every center: there is no warm-up."""
         return super().reference_work(reference, round, rng) if round > 0 else None
 
-    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+    def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
         """Every center's own head, once it has trained one."""
         found: dict[str, list[Answer]] = {}
-        for center in federation.centers:
-            if center.space in (None, federation.wanted) or not unpacked(
-                "weights", kept.get(center.name, {})
-            ):
+        for center in roster.members:
+            if center.space in (None, roster.wanted) or not unpacked("weights", kept.get(center.name, {})):
                 continue
             assert center.space is not None
             found.setdefault(center.space.name, []).append(Answer("center", center.name))

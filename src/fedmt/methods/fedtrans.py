@@ -18,7 +18,8 @@ import numpy as np
 from torch import Tensor
 
 from fedmt.aggregation import Strategy
-from fedmt.data.center import Center, Federation
+from fedmt.data.center import Center
+from fedmt.data.member import Roster
 from fedmt.errors import FedmtError, at_least, positive
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
@@ -69,9 +70,9 @@ class FedTrans(Method):
         batch = self.reference_batch(reference)
         return self.supervised_work(reference, self.fine_tune_epochs, batch, self.fine_tune_rate, rng)
 
-    def answers(self, federation: Federation, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
+    def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
         """The shared model's own head for each space."""
-        return {space.name: [Answer("shared")] for space in federation.spaces[1:]}
+        return {space.name: [Answer("shared")] for space in roster.spaces[1:]}
 
     def check_strategy(self, strategy: Strategy) -> None:
         super().check_strategy(strategy)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmt.augment import WEAK_NUMBERS, Augmentation, strong, weak
+from fedmt.inputs import Views
 from fedmt.losses import fix_loss, mix_loss
 
 Tensors = Mapping[str, Tensor]
@@ -18,7 +18,7 @@ MIXING = 0.75
 
 
 def fix_mix_steps(
-    batches: np.ndarray, samples: int, a: float, augmentation: Augmentation, rng: np.random.Generator
+    batches: np.ndarray, samples: int, a: float, augmentation: Views, rng: np.random.Generator
 ) -> dict[str, Tensor]:
     """The inputs of each step, from its batch: batches [S, B], positions among the center's `samples`.
 
@@ -30,21 +30,19 @@ def fix_mix_steps(
     strong_shape = (*batches.shape, augmentation.strong_numbers)
     return {
         "index": torch.from_numpy(index),
-        "weak": torch.from_numpy(rng.random((*index.shape, WEAK_NUMBERS), dtype=np.float32)),
+        "weak": torch.from_numpy(rng.random((*index.shape, augmentation.weak_numbers), dtype=np.float32)),
         "strong": torch.from_numpy(rng.random(strong_shape, dtype=np.float32)),
         "share": torch.from_numpy(rng.beta(a, a, size=len(index)).astype(np.float32)),
     }
 
 
-def fix_mix_views(
-    images: Tensor, steps: Tensors, augmentation: Augmentation
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each batch weakly, strongly, mixed with its partners: [S, 2, B, C, H, W] to three [S, B, C, H, W]."""
-    shape = images.shape[:3]
-    both = weak(images.flatten(0, 2), steps["weak"].flatten(0, 2), augmentation)
-    plain, partners = both.unflatten(0, shape).unbind(1)
-    distorted = strong(plain.flatten(0, 1), steps["strong"].flatten(0, 1), augmentation)
-    share = steps["share"].view(-1, 1, 1, 1, 1)
+def fix_mix_views(samples: Tensor, steps: Tensors, augmentation: Views) -> tuple[Tensor, Tensor, Tensor]:
+    """Each batch weakly, strongly, mixed with its partners: [S, 2, B, ...] to three [S, B, ...]."""
+    both = augmentation.weak(samples.flatten(0, 2), steps["weak"].flatten(0, 2))
+    plain, partners = both.unflatten(0, samples.shape[:3]).unbind(1)
+    own, uniforms = samples[:, 0].flatten(0, 1), steps["strong"].flatten(0, 1)
+    distorted = augmentation.strong(plain.flatten(0, 1), own, uniforms)
+    share = steps["share"].view(-1, *(1,) * (plain.dim() - 1))
     return plain, distorted.view_as(plain), share * plain + (1 - share) * partners
 
 

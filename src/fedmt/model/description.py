@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from fedmt.data.center import Center, Federation
+from fedmt.data.center import Federation
+from fedmt.data.member import Member, Roster
 from fedmt.errors import FedmtError
+from fedmt.inputs import Input, from_json, to_json
 from fedmt.labels import Correspondence, LabelSpace
 from fedmt.methods import METHODS, Method
 from fedmt.registry import option_names
@@ -25,71 +26,51 @@ FORMAT = "fedmt-model-1"
 
 
 @dataclass(frozen=True)
-class Source:
-    """A center or test set: its name, the label space, how many images where they are not on another machine;
-    and its correspondence where that is known (rows: its classes, columns: the wanted ones)."""
-
-    name: str
-    samples: int | None
-    space: str | None = None
-    correspondence: list[list[float]] | None = None
-
-
-@dataclass(frozen=True)
 class Description:
-    """spaces: name to classes, the wanted one first, in the order of the model's heads.
+    """roster: who took part; its label spaces are in the order of the model's heads. tests: the test sets.
 
-    image_shape: channels, height, width. method: its name and options. rounds: how many there will be.
-    calibration: the temperature and how it was found, once the run is finished and if images were held out.
+    input: what a sample is. method: its name and options. rounds: how many there will be.
+    calibration: the temperature and how it was found, once the run is finished and if samples were held out.
     """
 
-    spaces: dict[str, list[str]]
-    image_shape: tuple[int, int, int]
+    roster: Roster
+    tests: tuple[Member, ...]
+    input: Input
     backbone: str
     max_pool: bool | None
     method: dict[str, Any]
     rounds: int
     batch_norm: str
-    reference: Source
-    centers: list[Source]
-    tests: list[Source]
     calibration: dict[str, Any] | None = None
 
     @property
     def wanted(self) -> LabelSpace:
-        return self.space(next(iter(self.spaces)))
+        return self.roster.wanted
 
-    def space(self, name: str) -> LabelSpace:
-        return LabelSpace(name, self.spaces[name])
+    @property
+    def spaces(self) -> dict[str, tuple[str, ...]]:
+        """Name to classes, the wanted space first."""
+        return {space.name: space.classes for space in self.roster.spaces}
 
     def build_method(self) -> Method:
         options = {k: v for k, v in self.method.items() if k != "name"}
         return TypeAdapter(METHODS.find(self.method["name"], "method.name")).validate_python(options)
 
-    def federation(self, only: str | None = None) -> Federation:
-        """The federation without its data, a black pixel for each center: what a method asks of it to say how
-        it predicts in each space. only: with this one center."""
-        channels = self.image_shape[0]
-        pixel = torch.zeros(1, channels, 1, 1, dtype=torch.uint8)
-        wanted, label = self.wanted, torch.zeros(1, dtype=torch.int64)
-        centers = []
-        for center in self.centers:
-            if only is not None and center.name != only:
-                continue
-            if center.space is None:
-                centers.append(Center(center.name, pixel))
-                continue
-            space, matrix, possible = self.space(center.space), None, label
-            if center.correspondence is not None:
-                matrix = Correspondence(center.correspondence, wanted, space, "model.json")
-                possible = (
-                    matrix.matrix.sum(1).argmax().view(1)
-                )  # a label that no wanted class has is refused
-            centers.append(Center(center.name, pixel, space, possible, matrix))
-        return Federation(wanted, Center(self.reference.name, pixel, wanted, label), tuple(centers))
-
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+        return {
+            "format": FORMAT,
+            "spaces": {name: list(classes) for name, classes in self.spaces.items()},
+            "input": to_json(self.input),
+            "backbone": self.backbone,
+            "max_pool": self.max_pool,
+            "method": self.method,
+            "rounds": self.rounds,
+            "batch_norm": self.batch_norm,
+            "reference": _entry(self.roster.reference),
+            "centers": [_entry(m) for m in self.roster.members],
+            "tests": [_entry(t) for t in self.tests],
+            "calibration": self.calibration,
+        }
 
     @classmethod
     def from_json(cls, text: str, where: str | Path) -> Description:
@@ -104,8 +85,10 @@ class Description:
                 f"{where}: written by another version of fedmt (format {found}, here {FORMAT}); use that "
                 "version, or train again."
             )
+        if "image_shape" in raw:  # as written before there were other inputs than images
+            raw["input"] = {"name": "images", "shape": raw.pop("image_shape")}
         try:
-            described: Description = TypeAdapter(cls).validate_python(raw)
+            described = _File.model_validate(raw).description(str(where))
             described.build_method()
             return described
         except (ValidationError, KeyError) as error:
@@ -114,32 +97,82 @@ class Description:
             raise FedmtError(
                 f"{where}: '{key}' is missing or not as fedmt writes it; the file was changed or damaged."
             ) from None
-        except FedmtError as error:  # its method is not found here, or refuses its options
+        except FedmtError as error:  # its method or input is not found here, or refuses its options
             raise FedmtError(f"{where}: {error}") from None
+
+
+class _Entry(BaseModel):
+    """A member as the file has it; correspondence: rows are its classes, columns the wanted ones."""
+
+    name: str
+    samples: int | None
+    space: str | None = None
+    correspondence: list[list[float]] | None = None
+
+
+class _File(BaseModel):
+    """The file, as far as pydantic checks it."""
+
+    spaces: dict[str, list[str]]
+    input: dict[str, Any]
+    backbone: str
+    max_pool: bool | None
+    method: dict[str, Any]
+    rounds: int
+    batch_norm: str
+    reference: _Entry
+    centers: list[_Entry]
+    tests: list[_Entry]
+    calibration: dict[str, Any] | None = None
+
+    def description(self, where: str) -> Description:
+        spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
+        wanted = next(iter(spaces.values()))
+
+        def member(entry: _Entry) -> Member:
+            space = None if entry.space is None else spaces.get(entry.space)
+            known = None
+            if space is not None and entry.correspondence is not None:
+                known = Correspondence(entry.correspondence, wanted, space, "model.json")
+            return Member(entry.name, space, known, entry.samples)
+
+        roster = Roster(wanted, member(self.reference), tuple(map(member, self.centers)))
+        return Description(
+            roster,
+            tuple(map(member, self.tests)),
+            from_json(self.input, where),
+            self.backbone,
+            self.max_pool,
+            self.method,
+            self.rounds,
+            self.batch_norm,
+            self.calibration,
+        )
 
 
 def describe(federation: Federation, method: Method, backbone: str, max_pool: bool | None) -> Description:
     """The description of the model that a run of `method` on `federation` makes."""
     options = {name: getattr(method, name) for name in option_names(type(method))}
     return Description(
-        spaces={space.name: list(space.classes) for space in federation.spaces},
-        image_shape=federation.image_shape,
-        backbone=backbone,
-        max_pool=max_pool,
+        federation.roster,
+        federation.tests,
+        federation.input,
+        backbone,
+        max_pool,
         method={"name": METHODS.name_of(type(method)), **options},
         rounds=method.training.rounds,
         batch_norm=method.training.batch_norm,
-        reference=_source(federation.reference),
-        centers=[_source(c) for c in federation.centers],
-        tests=[_source(t) for t in federation.tests],
     )
 
 
-def _source(center: Center) -> Source:
-    known = center.correspondence
-    matrix: list[list[float]] | None = known.matrix.tolist() if known is not None else None
-    samples = None if center.remote else len(center)
-    return Source(center.name, samples, center.space.name if center.space else None, matrix)
+def _entry(member: Member) -> dict[str, Any]:
+    known, space = member.correspondence, member.space
+    return {
+        "name": member.name,
+        "samples": member.size,
+        "space": space.name if space is not None else None,
+        "correspondence": known.matrix.tolist() if known is not None else None,
+    }
 
 
 def with_calibration(description: Description, calibration: Mapping[str, Any]) -> Description:

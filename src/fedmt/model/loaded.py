@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import safetensors
 import torch
@@ -13,14 +14,18 @@ from torch import Tensor
 from fedmt.engines.device import pick_device
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError, listed, nearest
+from fedmt.inputs import Input
 from fedmt.model.description import Description
-from fedmt.model.inputs import Images, Top, batches, best
 from fedmt.model.predictor import Predictor, assemble
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import existing_run
 
 METADATA = "fedmt.model"
 """Under this name an exported file carries its description."""
+
+
+Top = list[tuple[str, float]]
+"""Classes and their probabilities, the most probable first."""
 
 
 class Model:
@@ -51,9 +56,9 @@ class Model:
         return self.round >= self.description.rounds
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) that every image is brought to."""
-        return self.description.image_shape
+    def input(self) -> Input:
+        """What a sample is, and how it is brought into the model's form."""
+        return self.description.input
 
     @property
     def temperature(self) -> float | None:
@@ -75,39 +80,38 @@ class Model:
 
     @overload
     def predict(
-        self, images: Images, space: str | None = ..., top: None = ..., center: str | None = ...
+        self, samples: Any, space: str | None = ..., top: None = ..., center: str | None = ...
     ) -> Tensor: ...
     @overload
     def predict(
-        self, images: Images, space: str | None = ..., *, top: int, center: str | None = ...
+        self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ...
     ) -> list[Top]: ...
     def predict(
-        self, images: Images, space: str | None = None, top: int | None = None, center: str | None = None
+        self, samples: Any, space: str | None = None, top: int | None = None, center: str | None = None
     ) -> Tensor | list[Top]:
         """Probabilities [N, J] of the classes of `space`, by default of the wanted one.
 
-        images: uint8 [N, C, H, W], [N, H, W, C] or [N, H, W] (array or tensor), or one or a list of: a path,
-            a PIL image, a uint8 array [H, W], [H, W, C] or [C, H, W]. Each is brought to the model's size and
-            channels as in training.
-        top: instead, for each image its so many most probable classes, as (name, probability).
+        samples: an array or tensor of them, or what else the model's input takes: of images, see
+            `fedmt.inputs.images.asking.batches`.
+        top: instead, the number of most probable classes to return for each sample, as (name, probability).
         center: answer by this center's own matrix or head, where `space` has one for each center; by
             default all of them count the same.
         """
         space = self._known(space)
         if top is not None and top < 1:
             raise FedmtError(f"top: {top} given, expected at least 1.")
-        found = [self.scores(pixels, space, center) for pixels in batches(images, self.image_shape)]
+        found = [self.scores(batch, space, center) for batch in self.input.batches(samples)]
         if not found:
-            raise FedmtError("No images to predict.")
+            raise FedmtError(f"No {self.input.word}s to predict.")
         probabilities = torch.cat(found)
         return probabilities if top is None else best(probabilities, self.classes(space), top)
 
     @torch.no_grad()
-    def scores(self, pixels: Tensor, space: str, center: str | None = None) -> Tensor:
-        """Probabilities [B, J] on the CPU of one batch of uint8 [B, C, H, W] in the model's own shape."""
+    def scores(self, samples: Tensor, space: str, center: str | None = None) -> Tensor:
+        """Probabilities [B, J] on the CPU of one batch of samples in the stored form."""
         if center is not None:
             self.check_center(space, center)
-        return self.predictor(center).answer(pixels.to(self.device), [space])[0].float().cpu()
+        return self.predictor(center).answer(samples.to(self.device), [space])[0].float().cpu()
 
     def check_center(self, space: str, center: str) -> None:
         """An error unless `center` has an answer of its own in `space`."""
@@ -121,7 +125,7 @@ class Model:
     def predictor(self, center: str | None = None) -> Predictor:
         """The module behind it, on the model's device; `center` as in `predict`."""
         if center not in self._predictors:
-            names = [c.name for c in self.description.centers]
+            names = [m.name for m in self.description.roster.members]
             if center is not None and center not in names:
                 raise FedmtError(f"No center '{center}'.{nearest(center, names)} There are {listed(names)}.")
             self._predictors[center] = assemble(self.description, self.state, center).to(self.device)
@@ -140,6 +144,15 @@ class Model:
                 f"a correspondence nor a trained head for it after round {self.round}. {can}"
             )
         raise FedmtError(f"No label space '{space}'.{nearest(space, self.spaces)} {can}")
+
+
+def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
+    """The `top` most probable classes of each row (all, where there are fewer); the first of equals."""
+    values, index = probabilities.sort(dim=1, descending=True, stable=True)
+    return [
+        [(classes[i], value) for i, value in zip(row, scores, strict=True)]
+        for row, scores in zip(index[:, :top].tolist(), values[:, :top].tolist(), strict=True)
+    ]
 
 
 def load(path: str | Path, device: str = "auto") -> Model:

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedmt.errors import FedmtError
-from fedmt.model.inputs import File, Top, best, find_files, read_files
-from fedmt.model.loaded import Model, load
+from fedmt.inputs.base import Item
+from fedmt.model.loaded import Model, Top, best, load
 from fedmt.runs.folder import refuse_own_files, writing
 
 SHOWN = 20
@@ -32,14 +32,14 @@ class Row:
 
 
 def predict_files(
-    model: Model, files: Sequence[File], space: str, top: int, center: str | None = None
+    model: Model, files: Sequence[Item], space: str, top: int, center: str | None = None
 ) -> Iterator[Row]:
     """A row for each file, in their order; only a batch of them is in memory."""
-    for batch in read_files(files, model.image_shape):
+    for batch in model.input.read(files):
         found: Iterator[Top] = iter(())
-        if len(batch.pixels):
-            found = iter(best(model.scores(batch.pixels, space, center), model.classes(space), top))
-        for file, error in zip(batch.files, batch.errors, strict=True):
+        if len(batch.samples):
+            found = iter(best(model.scores(batch.samples, space, center), model.classes(space), top))
+        for file, error in zip(batch.items, batch.errors, strict=True):
             yield Row(file.name, next(found)) if error is None else Row(file.name, [], error)
 
 
@@ -62,7 +62,7 @@ def command_line(
     top: int,
     out: Path | None,
     center: str | None,
-    image_column: str,
+    column: str | None,
     device: str,
     stdout: IO[str],
     console: Console,
@@ -74,7 +74,7 @@ def command_line(
     if center is not None:
         model.check_center(name, center)
     notes: list[str] = []
-    files = find_files(inputs, image_column, notes)
+    files = model.input.find(inputs, column, notes)
     if out is not None:
         if out.resolve() in {path.resolve() for path in (*inputs, *(f.path for f in files))}:
             raise FedmtError(f"{out}: --out would overwrite what is to be predicted; give another file.")

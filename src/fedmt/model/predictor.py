@@ -1,4 +1,4 @@
-"""The network that answers in every label space: pixels in, probabilities of each space out.
+"""The network that answers in every label space: samples in, probabilities of each space out.
 
 One plain module, with nothing of training in it, so that predicting, calibrating and exporting share it. How
 each space is answered is the method's to say (`Method.answers`), as when a run is tested; but where a test
@@ -8,7 +8,7 @@ averages the accuracies of several answers, one prediction is needed, and their 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from fedmt.backbones import Classifier, build
 from fedmt.backbones.heads import add_heads, find_heads, head_keys
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
+from fedmt.inputs import Input
 from fedmt.labels import project
 from fedmt.methods import Answer
 from fedmt.model.description import Description
@@ -35,7 +36,7 @@ class Part:
 
 
 class Predictor(nn.Module):
-    """uint8 pixels [B, C, H, W] to probabilities [B, J] for each of `spaces`, the wanted one first.
+    """Stored samples [B, ...] to probabilities [B, J] for each of `spaces`, the wanted one first.
 
     parts: by space, the heads whose probabilities are averaged; a space that is not among them is answered
     by the wanted space's probabilities through its matrix [J, K]. temperature: divides the wanted space's
@@ -50,9 +51,11 @@ class Predictor(nn.Module):
         networks: Sequence[nn.Module],
         parts: Mapping[str, Sequence[Part]],
         matrices: Mapping[str, Tensor],
+        input: Input,
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
+        self.input = input
         self.spaces = tuple(spaces)
         self.networks = nn.ModuleList(networks)
         self.parts = {space: tuple(own) for space, own in parts.items()}
@@ -61,17 +64,17 @@ class Predictor(nn.Module):
             if space not in self.parts:
                 self.register_buffer(f"matrix_{number}", matrices[space].float())
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, samples: Tensor) -> tuple[Tensor, ...]:
         """Every space."""
-        return self.answer(pixels, self.spaces)
+        return self.answer(samples, self.spaces)
 
-    def answer(self, pixels: Tensor, spaces: Sequence[str]) -> tuple[Tensor, ...]:
+    def answer(self, samples: Tensor, spaces: Sequence[str]) -> tuple[Tensor, ...]:
         """Some of the spaces; a network that none of them needs is not run."""
-        images = pixels.float() / 255
+        views = self.input.plain(samples)
         wanted = self.spaces[0]
         asked = {s if s in self.parts else wanted for s in spaces}
         needed = sorted({part.network for space in asked for part in self.parts[space]})
-        scores = {number: self.networks[number](images) for number in needed}
+        scores = {number: self.networks[number](views) for number in needed}
         by_head = {space: self._by_heads(scores, space) for space in asked}
         return tuple(
             by_head[space] if space in by_head else project(by_head[wanted], self.matrix(space))
@@ -93,8 +96,10 @@ class Predictor(nn.Module):
 
 def assemble(description: Description, state: State, center: str | None = None) -> Predictor:
     """The predictor of a state. center: answer by this center's own matrix or head, not by the mean."""
-    federation = description.federation(center)
-    answers = description.build_method().answers(federation, state.kept)
+    roster = description.roster
+    if center is not None:
+        roster = replace(roster, members=tuple(m for m in roster.members if m.name == center))
+    answers = description.build_method().answers(roster, state.kept)
     names = list(description.spaces)
     wanted = names[0]
     spaces = [wanted, *(n for n in names[1:] if answers.get(n))]
@@ -108,7 +113,9 @@ def assemble(description: Description, state: State, center: str | None = None) 
             uses[space] = [(_weights(a, state), names.index(space)) for a in answers[space]]
     networks, parts = _networks(description, uses)
     calibration = description.calibration or {}
-    predictor = Predictor(spaces, networks, parts, matrices, calibration.get("temperature", 1.0))
+    predictor = Predictor(
+        spaces, networks, parts, matrices, description.input, calibration.get("temperature", 1.0)
+    )
     return predictor.eval().requires_grad_(False)
 
 
@@ -175,13 +182,10 @@ def _network(description: Description, weights: Weights, taken: Sequence[tuple[W
 
 def _skeleton(description: Description) -> Classifier:
     """The network as it was trained, heads and all, with weights that mean nothing yet."""
-    channels, height, width = description.image_shape
     sizes = [len(classes) for classes in description.spaces.values()]
     with torch.random.fork_rng(devices=[]):
-        backbone = build(
-            description.backbone, sizes[0], channels, (height, width), None, description.max_pool
-        )
-        model = Classifier(backbone, [0.0] * channels, [1.0] * channels)
+        backbone = build(description.backbone, sizes[0], description.input, None, description.max_pool)
+        model = Classifier(backbone, *description.input.identity_statistics)
         if description.build_method().heads:
             add_heads(model, sizes[0], sizes[1:])
     return model

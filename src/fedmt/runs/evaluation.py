@@ -124,12 +124,12 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
         labels = np.concatenate([t.numpy() for t, _ in parts])
         tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
     members = [Member(federation.reference.name, len(federation.reference), federation.wanted.name, True)]
-    for center in federation.centers:
+    for center in federation.roster.members:
         known, estimate = center.correspondence, state.kept.get(center.name, {}).get("correspondence")
         members.append(
             Member(
                 center.name,
-                None if center.remote else len(center),
+                center.size,
                 center.space.name if center.space is not None else None,
                 False,
                 known.matrix.cpu().numpy() if known is not None else None,

@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 
 from fedmt.config import read_toml
 from fedmt.config.errors import Origin, explain
-from fedmt.data.specs import Section
 from fedmt.errors import FedmtError, listed, nearest
+from fedmt.section import Section
 
 Figure = float | tuple[float] | tuple[float, float]
 """What the paper prints: a mean, or a mean and a standard deviation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fedmt.config import Config, build_method
+from fedmt.config.schema import find_input
 
 Scale = Literal["full", "small", "tiny"]
 SCALES: tuple[Scale, ...] = ("full", "small", "tiny")
@@ -36,9 +37,8 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
     tuning = getattr(build_method(config), "fine_tune_epochs", None)
     if tuning is not None:
         found["method.fine_tune_epochs"] = max(tuning // 5, 1) if small else min(tuning, 2)
-    size = config.images.size
-    if size is not None:
-        found["images.size"] = min(size, 32) if isinstance(size, int) else [min(s, 32) for s in size]
+    for key, value in find_input(config.input).scaled_down(config.options).items():
+        found[f"{find_input(config.input).name}.{key}"] = value
     if benchmark is not None:
         if benchmark.samples is not None:
             found["benchmark.samples"] = max(benchmark.samples // (5 if small else 40), 1)

@@ -99,7 +99,7 @@ def check(message: Message, context: Context) -> Message:
                 for note in notes:
                     log.warning("%s", note)
                 _site(task, plan)
-                facts["images"] = list(center.images.shape[1:])
+                facts["shape"] = list(center.input.shape)
     except Exception as error:
         log.error("%s", error, exc_info=not isinstance(error, FedmtError))
         facts["problem"] = "its data or its center.toml has a problem, which its own log names"
@@ -165,7 +165,7 @@ def _statistics(task: Task) -> Message:
     # The round that follows begins with this model: only what changes of it has to come again.
     task.memory.receive(task.tensors("weights"), str(task.facts["label"]))
     site.trainer.load(weights)
-    found = site.trainer.statistics(center.images)
+    found = site.trainer.statistics(center.values)
     return _reply(task, {"samples": len(center)}, statistics=wire.to_bytes(found))
 
 
@@ -173,7 +173,7 @@ def _site(task: Task, plan: Plan) -> Site:
     config = plan.config
     method, strategy = build_method(config), build_strategy(config)
     device = pick_device(task.settings.file.device)
-    trainer = Trainer(plan.network(), method.training, device, config.precision)
+    trainer = Trainer(plan.network(), method.training, device, plan.input, config.precision)
     names = [space.name for space in plan.spaces]
     return Site(trainer, method, strategy, names, config.seed, lambda phase: nullcontext())
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedmt import static_bn
 from fedmt.aggregation import RunningMean, Weights, packed
 from fedmt.config import DeploymentSpec
-from fedmt.data.center import Center
+from fedmt.data.member import Member
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.roll import Answer, Roll
@@ -42,7 +42,7 @@ class _LeftOut(Exception):
 
 @dataclass
 class FlowerEngine(LocalEngine):
-    """federation: its centers are outlines (`fedmt.data.loading.outline`). history: how many rounds back a
+    """federation: its centers are `elsewhere`. history: how many rounds back a
     run may have to begin again, which is how far back centers remember."""
 
     grid: Grid = field(kw_only=True)
@@ -54,7 +54,7 @@ class FlowerEngine(LocalEngine):
         super().__post_init__()
         self._plan = self.plan.to_json()
         self._shape = shape_digest(self.model)
-        self._spaces = {c.name: c.space for c in self.federation.centers}
+        self._spaces = {c.name: c.space for c in self.federation.roster.members}
         self._shares: dict[str, bool] = {}
         self._number = 0
         self._sent: Weights = {}
@@ -93,8 +93,9 @@ class FlowerEngine(LocalEngine):
                 f"model '{self.plan.config.model.backbone}' has other weights there than here (names, "
                 "shapes or types); the same code must be installed"
             )
-        if facts.get("images") != list(self.plan.image_shape):
-            return f"its images have shape {facts.get('images')}, expected {list(self.plan.image_shape)}"
+        if facts.get("shape") != list(self.plan.input.shape):
+            word, shape = self.plan.input.word, list(self.plan.input.shape)
+            return f"its {word}s have shape {facts.get('shape')}, expected {shape}"
         self._shares[name] = bool(facts.get("shares"))
         if getattr(self.method, "average", False) and not self._shares[name]:
             return (
@@ -111,7 +112,7 @@ class FlowerEngine(LocalEngine):
         kept = dict(before.kept)
         absent = self._absent(number)
         records: dict[str, Record] = {name: {"absent": why} for name, why in absent.items()}
-        present = [c for c in self.federation.centers if c.name not in absent]
+        present = [c for c in self.federation.roster.members if c.name not in absent]
         failed: dict[str, str] = {}
         losses: dict[str, float] = {}
         if self.method.federated:
@@ -154,7 +155,7 @@ class FlowerEngine(LocalEngine):
                 "again to go on."
             )
 
-    def _messages(self, before: State, number: int, centers: Collection[Center]) -> dict[str, Any]:
+    def _messages(self, before: State, number: int, centers: Collection[Member]) -> dict[str, Any]:
         """For each center: the plan, the model and what the strategy and the method let it know."""
         # Equal contents are made once, and go once to the SuperLink, whatever the number of centers.
         made: dict[tuple[str, ...], bytes] = {}
@@ -199,10 +200,10 @@ class FlowerEngine(LocalEngine):
     def _facts(self, number: int) -> dict[str, Any]:
         return {"plan": self._plan, "run": self.roll.run, "round": number, "wire": self.deployment.wire}
 
-    def _foreign(self, center: Center) -> frozenset[str]:
+    def _foreign(self, center: Member) -> frozenset[str]:
         return self.site.other_heads(None if center.space is None else center.space.name)
 
-    def _travels(self, center: Center) -> frozenset[str]:
+    def _travels(self, center: Member) -> frozenset[str]:
         """Names of the weights that go between here and a center, both ways."""
         return frozenset(self.trainer.weights(copy=False)) - self.site.local - self._foreign(center)
 
@@ -210,7 +211,7 @@ class FlowerEngine(LocalEngine):
         return key in self._sent and torch.equal(self._sent[key], value.cpu())
 
     def _take(
-        self, center: Center, answer: Answer, mean: RunningMean, kept: dict[str, Tensors], number: int
+        self, center: Member, answer: Answer, mean: RunningMean, kept: dict[str, Tensors], number: int
     ) -> Record:
         """Adds an answer to the mean; what is recorded of it."""
         if answer.problem:
@@ -239,7 +240,7 @@ class FlowerEngine(LocalEngine):
         kept[center.name] = memory
         return record
 
-    def _shared(self, center: Center, found: Weights) -> Weights:
+    def _shared(self, center: Member, found: Weights) -> Weights:
         """The M-hat that a center chose to send."""
         if "correspondence" not in found or center.space is None:
             return {}
@@ -248,7 +249,7 @@ class FlowerEngine(LocalEngine):
             raise _LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
         return {"correspondence": matrix}
 
-    def _fits(self, center: Center, update: Weights) -> None:
+    def _fits(self, center: Member, update: Weights) -> None:
         """An update has exactly the weights that travel, in their shapes."""
         names = self._travels(center)
         every = self.trainer.weights(copy=False)
@@ -276,9 +277,9 @@ class FlowerEngine(LocalEngine):
             return super()._static_statistics(absent)
         with self._clock.phase("statistics"):
             reference = self.federation.reference
-            parts = [(float(len(reference)), self.trainer.statistics(reference.images))]
+            parts = [(float(len(reference)), self.trainer.statistics(reference.values))]
             weights = self.trainer.weights()
-            present = [c for c in self.federation.centers if c.name not in absent]
+            present = [c for c in self.federation.roster.members if c.name not in absent]
             parts += self._measured({k: v.cpu() for k, v in weights.items()}, present)
             self.trainer.set_statistics(static_bn.pool(parts))
 
@@ -288,7 +289,7 @@ class FlowerEngine(LocalEngine):
         return super()._record(state, reference_loss, centers)
 
     def _measured(
-        self, weights: Weights, centers: Collection[Center]
+        self, weights: Weights, centers: Collection[Member]
     ) -> list[tuple[float, static_bn.Statistics]]:
         """Each center's number of samples and statistics of the model, in the order of the names."""
         self._sent, self._holds, self._unmeasured = weights, {}, {}

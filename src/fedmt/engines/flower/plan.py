@@ -16,25 +16,26 @@ from torch import Tensor, nn
 
 import fedmt
 from fedmt.backbones import Classifier
-from fedmt.config import Config, build_network, resolved
+from fedmt.config import Config, build_network, config_class, resolved
 from fedmt.config.traveling import for_centers
 from fedmt.data.center import Federation
 from fedmt.errors import FedmtError
+from fedmt.inputs import Input, from_json, to_json
 from fedmt.labels import LabelSpace
 
 
 @dataclass(frozen=True)
 class Plan:
-    """spaces: of the federation, the wanted one first. image_shape: channels, height, width."""
+    """spaces: of the federation, the wanted one first. input: what a sample is."""
 
     config: Config
     spaces: tuple[LabelSpace, ...]
-    image_shape: tuple[int, int, int]
+    input: Input
     version: str = fedmt.__version__
 
     @classmethod
     def of(cls, config: Config, federation: Federation) -> Plan:
-        return cls(config, federation.spaces, federation.image_shape)
+        return cls(config, federation.spaces, federation.input)
 
     @property
     def wanted(self) -> LabelSpace:
@@ -42,27 +43,28 @@ class Plan:
 
     def network(self) -> Classifier:
         """The network, at weights that mean nothing: a center receives them."""
-        return build_network(self.config, self.image_shape, [len(space) for space in self.spaces])
+        return build_network(self.config, self.input, [len(space) for space in self.spaces])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "config": for_centers(Config, resolved(self.config)),
+            "config": for_centers(type(self.config), resolved(self.config)),
             "spaces": [[space.name, list(space)] for space in self.spaces],
-            "image_shape": list(self.image_shape),
+            "input": to_json(self.input),
         }
 
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> Plan:
         try:
             spaces = tuple(LabelSpace(name, classes) for name, classes in plan["spaces"])
-            channels, height, width = (int(n) for n in plan["image_shape"])
+            input = from_json(plan["input"], "The coordinator's plan")
             # Of another version, its config may have keys that are not known here.
             same = plan["version"] == fedmt.__version__
-            config = Config.model_validate(plan["config"] if same else {"method": {"name": "fedmt"}})
+            raw = plan["config"] if same else {"method": {"name": "fedmt"}}
+            config = config_class(raw).model_validate(raw)
         except (KeyError, TypeError, ValueError, ValidationError) as error:
             raise FedmtError(f"The coordinator's plan cannot be read ({error}).") from None
-        return cls(config, spaces, (channels, height, width), str(plan["version"]))
+        return cls(config, spaces, input, str(plan["version"]))
 
 
 def shape_digest(model: nn.Module) -> str:

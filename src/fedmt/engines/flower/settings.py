@@ -14,10 +14,12 @@ from fedmt.config import build_federation, load_config, read_toml
 from fedmt.config.errors import Origin, explain
 from fedmt.data.center import Center
 from fedmt.data.loading import Vocabulary, load_center
-from fedmt.data.specs import CenterSpec, ConfigPath, CorrespondenceSpec, ImageSpec, Section, SourceSpec
+from fedmt.data.sources import SOURCES
+from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec
 from fedmt.engines.flower.plan import Plan
 from fedmt.errors import FedmtError, listed
 from fedmt.labels import LabelSpace
+from fedmt.section import ConfigPath, Section
 
 
 class CenterFile(Section):
@@ -60,6 +62,8 @@ class CenterSettings:
             raise FedmtError(explain(error, CenterFile, (), Origin(path, text))) from None
         if (file.data is None) == (file.federation is None):
             raise FedmtError(f"{path}: expected either [data] or `federation`.")
+        if file.data is not None:
+            SOURCES.find(file.data.source, f"{Origin(path, text).place('data', 'source')}data.source")
         if file.federation is None and file.space is not None and file.space not in file.spaces:
             raise FedmtError(
                 f"{path}: space '{file.space}' is not in [spaces]; list the classes that this center uses."
@@ -85,16 +89,7 @@ class CenterSettings:
         assert file.data is not None
         own = {name: LabelSpace(name, classes) for name, classes in file.spaces.items()}
         vocabulary = Vocabulary({**own, plan.wanted.name: plan.wanted}, {}, self.where)
-        channels, height, width = plan.image_shape
-        # Decoded once and mapped from there: the center's process starts anew for every message.
-        images = ImageSpec.model_validate(
-            {
-                "size": (height, width),
-                "channels": channels,
-                "cache": file.state / "images",
-                "memory_limit_gib": 1e-9,
-            }
-        )
+        options = plan.input.reading(file.state / plan.input.name)
         spec = CenterSpec.model_validate(
             {
                 **file.data.model_dump(exclude_unset=True),
@@ -103,7 +98,7 @@ class CenterSettings:
                 "correspondence": file.correspondence,
             }
         )
-        return load_center(spec, plan.wanted, images.options(), vocabulary)
+        return load_center(spec, plan.wanted, options, vocabulary)
 
     def _of_federation(self) -> Center:
         assert self.file.federation is not None

@@ -87,7 +87,7 @@ function drawClasses(run, host) {
       reliabilityDiagram("reliability-" + t, test)));
     const mistakes = run.mistakes[test.space] || [];
     if (mistakes.length) host.append(el("h3", {}, "Most confident mistakes in '" + test.space + "'"), el("div", { class: "gallery" }, mistakes.map((m) => el("figure", {},
-      el("img", { src: m.image, alt: "Test image " + m.number + ": " + names[m.true] + ", taken for " + names[m.predicted] }),
+      m.image ? el("img", { src: m.image, alt: "Test image " + m.number + ": " + names[m.true] + ", taken for " + names[m.predicted] }) : el("p", {}, m.text),
       el("figcaption", {}, names[m.true] + ", taken for " + names[m.predicted] + " (" + percent(m.confidence, 0) + ")")))));
   });
 }

@@ -15,8 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedmt.data.imageset import ImageOptions, ImageSet, Split, check_split, conform
+from fedmt.data.sampleset import SampleSet, Split, check_split
+from fedmt.data.sources.base import Request, Source
+from fedmt.data.specs import SourceSpec
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.shaping import ImageOptions, conform
 from fedmt.labels import LabelSpace
 
 
@@ -25,7 +28,7 @@ def read_idx(
     labels_path: str | Path | None,
     options: ImageOptions,
     space: LabelSpace | None = None,
-) -> ImageSet:
+) -> SampleSet:
     """Images [N, H, W] and labels [N], positions in `space`, of two IDX files.
 
     Without `space` the classes are the numbers themselves, in a space called "labels". With
@@ -33,7 +36,7 @@ def read_idx(
     """
     images = _read(Path(images_path), dimensions=3, what="images")[:, None]
     if labels_path is None:
-        return ImageSet(conform(images, options, str(images_path)))
+        return SampleSet(conform(images, options, str(images_path)))
     labels = _read(Path(labels_path), dimensions=1, what="labels").to(torch.int64)
     if len(labels) != len(images):
         raise FedmtError(
@@ -49,10 +52,10 @@ def read_idx(
             f"{labels_path}: label {position + 1} is {highest}, outside label space '{space.name}', which "
             f"has {len(space)} classes (0 to {len(space) - 1})."
         )
-    return ImageSet(images, {space.name: labels}, {space.name: space})
+    return SampleSet(images, {space.name: labels}, {space.name: space})
 
 
-def read_mnist_folder(path: str | Path, split: Split, options: ImageOptions, names: LabelSpace) -> ImageSet:
+def read_mnist_folder(path: str | Path, split: Split, options: ImageOptions, names: LabelSpace) -> SampleSet:
     """A split of the standard four files (`train-images-idx3-ubyte.gz`, ...), gzipped or not."""
     path = Path(path)
     check_split(split, str(path))
@@ -100,3 +103,21 @@ def _read(path: Path, dimensions: int, what: str) -> Tensor:
         raise FedmtError(f"{path}: it holds no {what} (its shape is {shape}).")
     # A bytearray, because a tensor must own memory that may be written to.
     return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).reshape(shape)
+
+
+class Idx(Source):
+    """`path` is the images file and `labels` the labels file, or `path` is a folder with the standard
+    names."""
+
+    name = "idx"
+
+    def read(self, request: Request) -> SampleSet:
+        path, space = request.path, request.space
+        if not path.is_dir():
+            return read_idx(path, request.spec.labels, request.images, space)
+        if space is None:
+            raise FedmtError(f"{request.where}: an IDX folder has labels; name their space.")
+        return read_mnist_folder(path, request.split, request.images, space)
+
+    def has_test_part(self, spec: SourceSpec) -> bool:
+        return spec.path is not None and spec.path.is_dir()

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
 import torch
 
-from fedmt.data.images import depth_notes, read_images
-from fedmt.data.imageset import ImageOptions, ImageSet, label_positions
+from fedmt.data.sampleset import SampleSet, label_positions
+from fedmt.data.sources.base import Request, Source
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.decoding import depth_notes, read_images
+from fedmt.inputs.images.files import files_below, is_image, no_images, passed_over
+from fedmt.inputs.images.shaping import ImageOptions
 from fedmt.labels import LabelSpace, class_name
-
-JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
-EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-"""Of the files that are read as images, wherever they are looked for."""
-
-ENDINGS = 8
-"""Endings of other files that a note names; DICOM files called by their numbers all have different ones."""
-
-EXPECTED = f"expected files ending in {' '.join(EXTENSIONS)}"
 
 
 def read_folder(
@@ -29,7 +22,7 @@ def read_folder(
     space: LabelSpace | None = None,
     space_name: str = "labels",
     labelled: bool = True,
-) -> ImageSet:
+) -> SampleSet:
     """The images of `path`, in sorted order, labelled by the class folder they are in, at any depth.
 
     Without `space` the sorted folder names are the classes of a space called `space_name`. With it,
@@ -46,11 +39,11 @@ def read_folder(
         if not files:
             raise no_images(path, others)
         images = read_images(files, [str(path)] * len(files), options)
-        return ImageSet(images, notes=_notes(path, files, others))
+        return SampleSet(images, notes=_notes(path, files, others))
 
     entries = _visible(path)
     folders = [entry for entry in entries if entry.is_dir()]
-    loose = [entry for entry in entries if _is_image(entry.name) and not entry.is_dir()]
+    loose = [entry for entry in entries if is_image(entry.name) and not entry.is_dir()]
     if not folders:
         raise FedmtError(
             f"{path}: no class folders; expected a folder for each class, with its images in it, "
@@ -76,7 +69,7 @@ def read_folder(
         raise no_images(path, others, "its class folders")
     images = read_images(files, where, options)
     notes = _notes(path, files, others)
-    return ImageSet(images, {space.name: torch.tensor(labels)}, {space.name: space}, notes)
+    return SampleSet(images, {space.name: torch.tensor(labels)}, {space.name: space}, notes)
 
 
 def _notes(path: Path, files: list[Path], others: Counter[str]) -> tuple[str, ...]:
@@ -91,45 +84,11 @@ def _visible(folder: Path) -> list[Path]:
         raise FedmtError(f"{folder}: cannot list the folder ({error.strerror}).") from None
 
 
-def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Every image at any depth, and how many other files there are of each ending, hidden ones aside.
+class Folder(Source):
+    """`path` has a folder for each class, or is a plain folder of unlabelled images."""
 
-    Links to folders inside are not followed: they may lead in circles.
-    """
-    found, others = [], Counter[str]()
-    for base, subfolders, names in os.walk(folder, onerror=_refuse):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found += [Path(base, name) for name in names if _is_image(name)]
-        others.update(
-            Path(name).suffix.lower() for name in names if not _is_image(name) and not name.startswith(".")
-        )
-    return sorted(found), others
+    name = "folder"
 
-
-def images_below(folder: Path) -> list[Path]:
-    """Every image at any depth, as `files_below` finds them."""
-    return files_below(folder)[0]
-
-
-def passed_over(others: Counter[str]) -> str:
-    """A sentence on files that are not read, some of which may be images; empty where there are none."""
-    count = others.total()
-    if not count:
-        return ""
-    endings = [ending or "no ending" for ending in sorted(others, key=lambda e: (-others[e], e))]
-    named = ", ".join(endings[:ENDINGS]) + (", …" if len(endings) > ENDINGS else "")
-    files = "1 file of another kind was" if count == 1 else f"{count:,} files of other kinds were"
-    return f"{files} passed over ({named}); convert what is an image among them, to PNG say."
-
-
-def no_images(folder: Path, others: Counter[str], place: str = "this folder") -> FedmtError:
-    """The error of a folder without images, which says what is there instead."""
-    return FedmtError(f"{folder}: no images in {place}; {EXPECTED}. {passed_over(others)}".strip())
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
-
-
-def _refuse(error: OSError) -> None:
-    raise FedmtError(f"{error.filename}: cannot list the folder ({error.strerror}).")
+    def read(self, request: Request) -> SampleSet:
+        labelled = request.space is not None
+        return read_folder(request.path, request.images, request.space, labelled=labelled)

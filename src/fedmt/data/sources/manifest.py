@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from fedmt.data.images import depth_notes, read_images
-from fedmt.data.imageset import ImageOptions, ImageSet, label_positions, together
-from fedmt.errors import FedmtError, listed, nearest
+from fedmt.data.sampleset import SampleSet, label_positions
+from fedmt.data.sources.base import Request, Source
+from fedmt.errors import FedmtError, together
+from fedmt.inputs.images.decoding import depth_notes, read_images
+from fedmt.inputs.images.shaping import ImageOptions
+from fedmt.inputs.rows import table_rows
 from fedmt.labels import LabelSpace, class_name
 
 
@@ -21,7 +23,7 @@ def read_manifest(
     image_column: str = "image",
     label_column: str | None = "label",
     root: Path | None = None,
-) -> ImageSet:
+) -> SampleSet:
     """The images and labels that the comma-separated table `path` names, in its order.
 
     Image files are absolute, or relative to `root`, by default the table's own folder. Without
@@ -47,14 +49,14 @@ def read_manifest(
     if label_column is None:
         repeated = _repeated(files, None, lines, path)
         images = read_images(files, where, options)
-        return ImageSet(images, notes=(*repeated, *depth_notes(files, str(path))))
+        return SampleSet(images, notes=(*repeated, *depth_notes(files, str(path))))
     space = space or LabelSpace(space_name, sorted(set(names)))
     # Labels first: they are quickly checked, and decoding may take long.
     labels = label_positions(names, space, where)
     repeated = _repeated(files, names, lines, path)
     images = read_images(files, where, options)
     notes = (*repeated, *depth_notes(files, str(path)))
-    return ImageSet(images, {space.name: labels}, {space.name: space}, notes)
+    return SampleSet(images, {space.name: labels}, {space.name: space}, notes)
 
 
 def _repeated(
@@ -79,37 +81,18 @@ def _repeated(
     return (f"{table}: {count} listed above, which counts again; remove what is not meant.",)
 
 
-def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """(line number in the file, stripped cells of `columns`) of each row that is not blank."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [cell.strip() for cell in next(reader, [])]
-            positions = [_position(column, header, path) for column in columns]
-            for row in reader:
-                if not any(cell.strip() for cell in row):
-                    continue
-                if len(row) != len(header):
-                    raise FedmtError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells, expected {len(header)} as in the "
-                        "header; put a cell that contains a comma in double quotes."
-                    )
-                yield reader.line_num, [row[i].strip() for i in positions]
-    except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
-    except csv.Error as error:
-        raise FedmtError(f"{path}, line {reader.line_num}: not a comma-separated table ({error}).") from None
-    except OSError as error:
-        raise FedmtError(f"{path}: cannot read the table ({error.strerror}); correct its path.") from None
+class Manifest(Source):
+    """`path` is a CSV of image files and labels."""
 
+    name = "manifest"
 
-def _position(column: str, header: list[str], path: Path) -> int:
-    if header.count(column) == 1:
-        return header.index(column)
-    if column in header:
-        raise FedmtError(f"{path}, line 1: several columns are called '{column}'; rename all but one.")
-    hint = nearest(column, header)
-    if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
-        hint = " The table must be separated by commas."
-    found = listed(header) or "none"
-    raise FedmtError(f"{path}, line 1: no column '{column}'; the columns are {found}.{hint}")
+    def read(self, request: Request) -> SampleSet:
+        spec = request.spec
+        return read_manifest(
+            request.path,
+            request.images,
+            request.space,
+            image_column=spec.image_column,
+            label_column=spec.label_column if request.space is not None else None,
+            root=spec.root,
+        )

@@ -16,14 +16,17 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from fedmt.data.imageset import AS_STORED, ImageOptions, ImageSet, Split, check_split, conform
+from fedmt.data.sampleset import SampleSet, Split, check_split
+from fedmt.data.sources.base import Request, Source
+from fedmt.data.specs import SourceSpec
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.shaping import AS_STORED, ImageOptions, conform
 from fedmt.labels import Correspondence, LabelSpace
 
 FOLDER = "cifar-100-python"
 
 
-def read_cifar100(path: str | Path, split: Split, options: ImageOptions = AS_STORED) -> ImageSet:
+def read_cifar100(path: str | Path, split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
     """A split of the set, labelled in "fine" (100 classes) and "coarse" (20 classes).
 
     path: the folder `cifar-100-python`, or the folder it is in.
@@ -45,10 +48,10 @@ def read_cifar100(path: str | Path, split: Split, options: ImageOptions = AS_STO
     images = torch.tensor(data).reshape(-1, 3, 32, 32)
     spaces = {name: _space(meta, name, folder / "meta") for name in ("fine", "coarse")}
     labels = {name: _labels(record, space, len(images), folder / split) for name, space in spaces.items()}
-    return ImageSet(conform(images, options, str(folder / split)), labels, spaces)
+    return SampleSet(conform(images, options, str(folder / split)), labels, spaces)
 
 
-def cifar100_correspondence(train: ImageSet) -> Correspondence:
+def cifar100_correspondence(train: SampleSet) -> Correspondence:
     """The correspondence fine -> coarse that the labels of the images show."""
     fine, coarse = train.spaces["fine"], train.spaces["coarse"]
     mapping: dict[str, str] = {}
@@ -152,3 +155,15 @@ def _labels(record: dict[str, Any], space: LabelSpace, count: int, path: Path) -
             f"(0 to {len(space) - 1})."
         )
     return labels
+
+
+class Cifar100(Source):
+    """`path` is the folder `cifar-100-python`."""
+
+    name = "cifar100"
+
+    def read(self, request: Request) -> SampleSet:
+        return read_cifar100(request.path, request.split, request.images)
+
+    def has_test_part(self, spec: SourceSpec) -> bool:
+        return True

@@ -8,11 +8,15 @@ coarser spaces that are not nested in one another: a shop's department, and the 
 from __future__ import annotations
 
 from importlib import resources
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from fedmt.data.imageset import AS_STORED, ImageOptions, ImageSet, Split, check_split, conform
+from fedmt.data.sampleset import SampleSet, Split, check_split
+from fedmt.data.sources.base import Request, Source
+from fedmt.data.specs import SourceSpec
+from fedmt.inputs.images.shaping import AS_STORED, ImageOptions, conform
 from fedmt.labels import Correspondence, LabelSpace
 
 GARMENT = LabelSpace(
@@ -56,7 +60,7 @@ GARMENT_TO_LAYER = Correspondence.from_mapping(
 )
 
 
-def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> ImageSet:
+def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
     """Images uint8 [7000 or 2000, 1, 28, 28], labelled in "garment", "department" and "layer"."""
     check_split(split, "Fashion-MNIST")
     with (
@@ -71,4 +75,17 @@ def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> Image
         "layer": GARMENT_TO_LAYER.map_labels(garments),
     }
     spaces = {space.name: space for space in (GARMENT, DEPARTMENT, LAYER)}
-    return ImageSet(conform(images, options, "Fashion-MNIST"), labels, spaces)
+    return SampleSet(conform(images, options, "Fashion-MNIST"), labels, spaces)
+
+
+class FashionMnist(Source):
+    """The bundled subset."""
+
+    name = "fashion_mnist"
+    needs_path: ClassVar[bool] = False
+
+    def read(self, request: Request) -> SampleSet:
+        return read_fashion_mnist(request.split, request.images)
+
+    def has_test_part(self, spec: SourceSpec) -> bool:
+        return True

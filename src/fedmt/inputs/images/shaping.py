@@ -1,56 +1,30 @@
-"""What every source reads: an `ImageSet`, shaped as `ImageOptions` ask.
+"""Images brought to one size and number of channels, as `ImageOptions` ask.
 
-Sources that hold arrays (IDX, npz, CIFAR-100, the bundled set) go through `conform`; those that hold
-image files go through `fedmt.data.images`. Both keep the aspect ratio: an image is cropped around
-its centre to the aspect of the wanted size, then resized with an antialiased bilinear filter.
+Sources that hold arrays (IDX, npz, CIFAR-100, the bundled set) go through `conform`; those that hold image
+files go through `decoding`. Both keep the aspect ratio: an image is cropped around its centre to the aspect
+of the wanted size, then resized with an antialiased bilinear filter.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedmt.data.cache import gib, map_cached, write_cached
 from fedmt.errors import FedmtError
-from fedmt.labels import LabelSpace
-
-Split = Literal["train", "test"]
+from fedmt.inputs.images.cache import gib, map_cached, write_cached
 
 RESIZING = 1
 """Part of the cache's key; to be raised when arrays are resized differently from before."""
 
-TOLD = 10
-"""Problems of one source that are told in full; the rest are counted."""
-
 CHUNK_BYTES = 64 * 2**20
 """Resizing works in float32; in chunks, so that it never needs a float copy of the whole set."""
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSet:
-    """Images, and their labels in no, one or several label spaces.
-
-    images: uint8 [N, C, H, W], C 1 or 3.
-    labels: label space name -> int64 [N], positions in that space; empty for unlabelled images.
-    spaces: the label spaces, under the same names.
-    notes: sentences for the user about what was read and what was not.
-    """
-
-    images: Tensor
-    labels: Mapping[str, Tensor] = field(default_factory=dict)
-    spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.images)
 
 
 @dataclass(frozen=True)
@@ -154,36 +128,3 @@ def _fit(images: Tensor, size: tuple[int, int]) -> Tensor:
     crop = images[:, :, top : top + kept_height, left : left + kept_width].float()
     resized = functional.interpolate(crop, size=size, mode="bilinear", antialias=True)
     return resized.round_().clamp_(0, 255).to(torch.uint8)
-
-
-def together(problems: Sequence[str]) -> FedmtError:
-    """One error of all the problems of a source, so that they can be mended in one go."""
-    if len(problems) == 1:
-        return FedmtError(problems[0])
-    more = [f"and {len(problems) - TOLD:,} more."] if len(problems) > TOLD else []
-    return FedmtError("\n  ".join([f"{len(problems):,} problems:", *problems[:TOLD], *more]))
-
-
-def label_positions(names: Sequence[str], space: LabelSpace, where: Sequence[str]) -> Tensor:
-    """The labels `names` as positions in `space`, int64 [N]; `where[i]` is the place that has `names[i]`.
-
-    Looked up once a name; where one is unknown, the error points at its first place.
-    """
-    known: dict[str, int] = {}
-    problems: dict[str, str] = {}
-    for name, place in zip(names, where, strict=True):
-        if name in known or name in problems:
-            continue
-        try:
-            known[name] = space.index(name, place)
-        except FedmtError as error:
-            problems[name] = str(error)
-    if problems:
-        raise together(list(problems.values()))
-    return torch.tensor([known[name] for name in names])
-
-
-def check_split(split: str, source: str) -> None:
-    """`split` may come from a config, so its type alone does not vouch for it."""
-    if split not in ("train", "test"):
-        raise FedmtError(f"{source}: there is no split '{split}'; it is 'train' or 'test'.")

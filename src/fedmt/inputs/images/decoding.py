@@ -20,9 +20,9 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from fedmt.data.cache import Pixels, gib, map_cached, write_cached
-from fedmt.data.imageset import ImageOptions, together
-from fedmt.errors import FedmtError
+from fedmt.errors import FedmtError, together
+from fedmt.inputs.images.cache import Pixels, gib, map_cached, write_cached
+from fedmt.inputs.images.shaping import ImageOptions
 
 CHUNK = 256
 """Files decoded at a time: enough to keep every core busy, little beside `memory_limit`."""

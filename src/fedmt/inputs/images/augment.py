@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.errors import FedmtError, listed, nearest
+from fedmt.inputs.base import Views
 
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 PHOTOMETRIC = (
@@ -26,11 +27,11 @@ PHOTOMETRIC = (
 OPERATIONS = ("identity", *GEOMETRIC, *PHOTOMETRIC)
 
 WEAK_NUMBERS = 3
-"""Uniform numbers a sample that `weak` uses: flip, vertical shift, horizontal shift."""
+"""Uniform numbers per sample that `weak` uses: flip, vertical shift, horizontal shift."""
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Views):
     """What the views do.
 
     flip: whether mirror images are alike (false for digits, letters, or left and right organs).
@@ -62,9 +63,20 @@ class Augmentation:
                 raise FedmtError(f"augmentation.{name}: {getattr(self, name)} given, expected 0 to 1.")
 
     @property
+    def weak_numbers(self) -> int:
+        """Flip, vertical shift, horizontal shift."""
+        return WEAK_NUMBERS
+
+    @property
     def strong_numbers(self) -> int:
-        """Uniform numbers a sample that `strong` uses: three for each operation, three for Cutout."""
+        """Three for each operation, three for Cutout."""
         return 3 * self.count + 3
+
+    def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:
+        return weak(samples, uniforms, self)
+
+    def strong(self, views: Tensor, samples: Tensor, uniforms: Tensor) -> Tensor:
+        return strong(views, uniforms, self)
 
 
 def weak(images: Tensor, uniforms: Tensor, options: Augmentation) -> Tensor:

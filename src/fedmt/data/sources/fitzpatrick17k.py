@@ -12,11 +12,13 @@ from pathlib import Path
 
 import torch
 
-from fedmt.data.folder import images_below
-from fedmt.data.images import read_images
-from fedmt.data.imageset import ImageOptions, ImageSet
-from fedmt.data.manifest import table_rows
+from fedmt.data.sampleset import SampleSet
+from fedmt.data.sources.base import Request, Source
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.decoding import read_images
+from fedmt.inputs.images.files import images_below
+from fedmt.inputs.images.shaping import ImageOptions
+from fedmt.inputs.rows import table_rows
 from fedmt.labels import LabelSpace
 
 TABLE = "fitzpatrick17k.csv"
@@ -42,7 +44,7 @@ THREE = LabelSpace("three", ["benign", "malignant", "non-neoplastic"])
 COLUMNS = {"nine": "nine_partition_label", "three": "three_partition_label"}
 
 
-def read_fitzpatrick17k(path: str | Path, options: ImageOptions, root: Path | None = None) -> ImageSet:
+def read_fitzpatrick17k(path: str | Path, options: ImageOptions, root: Path | None = None) -> SampleSet:
     """The images that are there, labelled in "nine" and "three"; `notes` counts those that are not.
 
     path: the folder of the table, or the table itself. root: the folder of the images, called after
@@ -70,7 +72,7 @@ def read_fitzpatrick17k(path: str | Path, options: ImageOptions, root: Path | No
         [files[row[0]] for row in present], [f"{table}, line {row[3]}" for row in present], options
     )
     labels = {"nine": torch.tensor([r[1] for r in present]), "three": torch.tensor([r[2] for r in present])}
-    return ImageSet(images, labels, {"nine": NINE, "three": THREE}, notes)
+    return SampleSet(images, labels, {"nine": NINE, "three": THREE}, notes)
 
 
 Row = tuple[str, int, int, int]
@@ -130,3 +132,12 @@ def _missing(present: list[Row], rows: list[Row]) -> str:
         f"Fitzpatrick 17k: {len(rows) - len(present):,} of {len(rows):,} images are missing; "
         f"{len(present):,} used: {classes}."
     )
+
+
+class Fitzpatrick17k(Source):
+    """`path` is the folder of the public table; the images are in `images` next to it, or in `root`."""
+
+    name = "fitzpatrick17k"
+
+    def read(self, request: Request) -> SampleSet:
+        return read_fitzpatrick17k(request.path, request.images, request.spec.root)

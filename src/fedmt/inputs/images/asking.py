@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,21 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedmt.data.folder import files_below, no_images, passed_over
-from fedmt.data.images import picture_pixels, read_image
-from fedmt.data.imageset import ImageOptions, conform
-from fedmt.data.manifest import table_rows
 from fedmt.errors import FedmtError
+from fedmt.inputs.base import Batch, Item
+from fedmt.inputs.images.decoding import picture_pixels, read_image
+from fedmt.inputs.images.files import files_below, no_images, passed_over
+from fedmt.inputs.images.shaping import ImageOptions, conform
+from fedmt.inputs.rows import table_rows
 
 Picture = str | Path | Image.Image | NDArray[Any] | Tensor
 Images = Picture | Sequence[Picture]
 Shape = tuple[int, int, int]
-Top = list[tuple[str, float]]
-"""Classes and their probabilities, the most probable first."""
 
 
 def batch_size(shape: Shape) -> int:
     """Images at a time: about two million pixels, so that memory stays bounded whatever their size."""
     return min(256, max(8, (1 << 21) // (shape[1] * shape[2])))
-
-
-def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
-    """The `top` most probable classes of each row (all, where there are fewer); the first of equals."""
-    values, index = probabilities.sort(dim=1, descending=True, stable=True)
-    return [
-        [(classes[i], value) for i, value in zip(row, scores, strict=True)]
-        for row, scores in zip(index[:, :top].tolist(), values[:, :top].tolist(), strict=True)
-    ]
 
 
 def batches(images: Images, shape: Shape) -> Iterator[Tensor]:
@@ -113,23 +102,14 @@ def _options(shape: Shape) -> ImageOptions:
 # -- files ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class File:
-    """An image file to predict: its path, how the user calls it, and the place that named it."""
-
-    path: Path
-    name: str
-    where: str
-
-
 def find_files(
     inputs: Sequence[Path], image_column: str = "image", notes: list[str] | None = None
-) -> list[File]:
+) -> list[Item]:
     """The image files that paths name: each itself, all in a folder at any depth, or those of a CSV.
 
     What is passed over in a folder is told in `notes`.
     """
-    files: list[File] = []
+    files: list[Item] = []
     for path in inputs:
         if path.is_dir():
             found, others = files_below(path)
@@ -137,38 +117,29 @@ def find_files(
                 raise no_images(path, others)
             if notes is not None and others:
                 notes.append(f"{path}: {passed_over(others)}")
-            files += [File(image, str(image), str(path)) for image in found]
+            files += [Item(str(image), str(path), image) for image in found]
         elif not path.exists():
             raise FedmtError(f"{path}: there is no such file or folder.")
         elif path.suffix.lower() == ".csv":
             rows = [
-                File(path.parent / name, name, f"{path}, line {line}")
+                Item(name, f"{path}, line {line}", path.parent / name)
                 for line, (name,) in table_rows(path, [image_column])
             ]
             if not rows:
                 raise FedmtError(f"{path}: no images; expected a line for each image below the header.")
             files += rows
         else:
-            files.append(File(path, str(path), str(path)))
+            files.append(Item(str(path), str(path), path))
     return files
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Some files in their order; `errors` has None for each that could be read, and `pixels` these alone."""
-
-    files: Sequence[File]
-    errors: Sequence[str | None]
-    pixels: Tensor
-
-
-def read_files(files: Sequence[File], shape: Shape) -> Iterator[Batch]:
+def read_files(files: Sequence[Item], shape: Shape) -> Iterator[Batch]:
     """All files, a batch at a time; while one is looked at, threads decode the next."""
     size = batch_size(shape)
     parts = [files[start : start + size] for start in range(0, len(files), size)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def begin(part: Sequence[File]) -> list[Future[NDArray[np.uint8] | FedmtError]]:
+        def begin(part: Sequence[Item]) -> list[Future[NDArray[np.uint8] | FedmtError]]:
             return [pool.submit(_decoded, file, shape) for file in part]
 
         ahead = begin(parts[0]) if parts else []
@@ -181,7 +152,7 @@ def read_files(files: Sequence[File], shape: Shape) -> Iterator[Batch]:
             yield Batch(part, errors, stacked)
 
 
-def _decoded(file: File, shape: Shape) -> NDArray[np.uint8] | FedmtError:
+def _decoded(file: Item, shape: Shape) -> NDArray[np.uint8] | FedmtError:
     if not file.name:
         return FedmtError(f"{file.where}: the image column is empty.")
     try:

@@ -12,8 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedmt.data.imageset import ImageOptions, ImageSet, conform, label_positions
+from fedmt.data.sampleset import SampleSet, label_positions
+from fedmt.data.sources.base import Request, Source
 from fedmt.errors import FedmtError, listed
+from fedmt.inputs.images.shaping import ImageOptions, conform
 from fedmt.labels import LabelSpace, class_name
 
 Array = npt.NDArray[Any]
@@ -25,7 +27,7 @@ def read_npz(
     space: LabelSpace | None = None,
     space_name: str = "labels",
     labelled: bool = True,
-) -> ImageSet:
+) -> SampleSet:
     """The archive `path`.
 
     images: uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], C 1 or 3.
@@ -41,7 +43,7 @@ def read_npz(
         raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(arrays) or 'none'}.")
     images = _channels_first(arrays["images"], path)
     if "labels" not in arrays or not labelled:
-        return ImageSet(conform(images, options, str(path)))
+        return SampleSet(conform(images, options, str(path)))
     labels = arrays["labels"]
     if labels.shape != (len(images),):
         raise FedmtError(
@@ -63,7 +65,7 @@ def read_npz(
     else:
         raise FedmtError(f"{path}: 'labels' are {labels.dtype}; expected strings, or integers and 'classes'.")
     positions = label_positions(names, space, [f"{path}, labels[{i}]" for i in range(len(names))])
-    return ImageSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
+    return SampleSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -118,3 +120,12 @@ def _text(array: Array, name: str, path: Path) -> list[str]:
         return [item.decode() if isinstance(item, bytes) else str(item) for item in array.tolist()]
     except UnicodeDecodeError:
         raise FedmtError(f"{path}: '{name}' are bytes that are not UTF-8; store them as strings.") from None
+
+
+class Npz(Source):
+    """`path` is an archive with the arrays `images`, `labels` and `classes`."""
+
+    name = "npz"
+
+    def read(self, request: Request) -> SampleSet:
+        return read_npz(request.path, request.images, request.space, labelled=request.space is not None)

@@ -1,0 +1,67 @@
+"""What every source reads: a `SampleSet`, samples with their labels in no, one or several label spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedmt.errors import FedmtError, together
+from fedmt.inputs.base import Input
+from fedmt.inputs.images import Images
+from fedmt.labels import LabelSpace
+
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleSet:
+    """samples: [N, ...], as their input stores them.
+
+    labels: label space name -> int64 [N], positions in that space; empty for unlabelled samples.
+    spaces: the label spaces, under the same names.
+    notes: sentences for the user about what was read and what was not.
+    input: what a sample is.
+    """
+
+    samples: Tensor
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+    spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    input: type[Input] = Images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def images(self) -> Tensor:
+        """The samples, where they are images."""
+        return self.samples
+
+
+def label_positions(names: Sequence[str], space: LabelSpace, where: Sequence[str]) -> Tensor:
+    """The labels `names` as positions in `space`, int64 [N]; `where[i]` is the place that has `names[i]`.
+
+    Looked up once a name; where one is unknown, the error points at its first place.
+    """
+    known: dict[str, int] = {}
+    problems: dict[str, str] = {}
+    for name, place in zip(names, where, strict=True):
+        if name in known or name in problems:
+            continue
+        try:
+            known[name] = space.index(name, place)
+        except FedmtError as error:
+            problems[name] = str(error)
+    if problems:
+        raise together(list(problems.values()))
+    return torch.tensor([known[name] for name in names])
+
+
+def check_split(split: str, source: str) -> None:
+    """`split` may come from a config, so its type alone does not vouch for it."""
+    if split not in ("train", "test"):
+        raise FedmtError(f"{source}: there is no split '{split}'; it is 'train' or 'test'.")

@@ -1,0 +1,42 @@
+"""The sources that a config can name, one per file."""
+
+from __future__ import annotations
+
+from fedmt.data.sampleset import SampleSet, Split
+from fedmt.data.sources.base import Request, Source
+from fedmt.data.specs import SourceSpec
+from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
+from fedmt.registry import Registry, subclass_of
+from fedmt.section import Section
+
+SOURCES: Registry[type[Source]] = Registry(
+    "source",
+    {
+        "folder": "fedmt.data.sources.folder:Folder",
+        "manifest": "fedmt.data.sources.manifest:Manifest",
+        "npz": "fedmt.data.sources.npz:Npz",
+        "idx": "fedmt.data.sources.idx:Idx",
+        "cifar100": "fedmt.data.sources.cifar100:Cifar100",
+        "fashion_mnist": "fedmt.data.sources.fashion_mnist:FashionMnist",
+        "fitzpatrick17k": "fedmt.data.sources.fitzpatrick17k:Fitzpatrick17k",
+        "remote": "fedmt.data.sources.remote:Remote",
+    },
+    subclass_of(Source, "fedmt.data.sources.base.Source"),
+)
+
+
+def read_source(
+    spec: SourceSpec, options: Section, space: LabelSpace | None, where: str, split: str = ""
+) -> SampleSet:
+    """Reads a source; `split` is the part to read where the spec does not say."""
+    part: Split = spec.split or ("test" if split == "test" else "train")
+    source = SOURCES.find(spec.source, f"{where}: source")()
+    if source.needs_path and spec.path is None:
+        raise FedmtError(f"{where}: source '{spec.source}' needs a path.")
+    return source.read(Request(spec, options, space, where, part))
+
+
+def has_test_part(spec: SourceSpec) -> bool:
+    """Whether one source holds training and test samples."""
+    return SOURCES.find(spec.source, "benchmark.data: source")().has_test_part(spec)

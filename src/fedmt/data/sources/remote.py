@@ -1,0 +1,22 @@
+"""Data that stay on a center's own machine, which alone knows where they lie (docs/deployment.md)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedmt.data.sampleset import SampleSet
+from fedmt.data.sources.base import Request, Source
+from fedmt.errors import FedmtError
+
+
+class Remote(Source):
+    """Nothing can be read here."""
+
+    name = "remote"
+    needs_path: ClassVar[bool] = False
+
+    def read(self, request: Request) -> SampleSet:
+        raise FedmtError(
+            f"{request.where}: its data stay on its own machine (source = 'remote'), so it trains there, "
+            "over Flower: see docs/deployment.md."
+        )

@@ -1,0 +1,190 @@
+"""What a sample is: an `Input` says how samples are stored, normalized, seen, shown and exported.
+
+Everything else in fedmt treats a sample as one row of a tensor. Images are the first input; to add another,
+write a subclass of `Input` and one of `Views`, and name it in a config as `input = "package.module:Name"`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import GetCoreSchemaHandler
+from pydantic_core.core_schema import CoreSchema, is_instance_schema
+from torch import Tensor
+
+from fedmt.errors import FedmtError
+from fedmt.registry import Named
+from fedmt.section import Section
+
+
+class Views(ABC):
+    """How a sample is seen in training: the config's table [augmentation].
+
+    Randomness is data. A view is a pure function of the samples and of uniform numbers, one row per sample,
+    so that every engine and device makes the same views. A subclass is a frozen dataclass whose fields are
+    the table's keys.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Where any views will do, an object of them; where a config names a class, its fields."""
+        return is_instance_schema(cls) if cls is Views else handler(source)
+
+    @property
+    @abstractmethod
+    def weak_numbers(self) -> int:
+        """Uniform numbers per sample that `weak` uses."""
+
+    @property
+    @abstractmethod
+    def strong_numbers(self) -> int:
+        """Uniform numbers per sample that `strong` uses."""
+
+    @abstractmethod
+    def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:
+        """A small change: stored samples [B, ...] and uniforms [B, weak_numbers] to what a network sees."""
+
+    @abstractmethod
+    def strong(self, views: Tensor, samples: Tensor, uniforms: Tensor) -> Tensor:
+        """A large change that keeps the class, from the weak views and the stored samples they show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One sample to predict: how the user calls it, the place that named it, and where it can be read."""
+
+    name: str
+    where: str
+    path: Path
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some items in their order. `errors` has None for each that could be read; `samples` holds these
+    alone."""
+
+    items: Sequence[Item]
+    errors: Sequence[str | None]
+    samples: Tensor
+
+
+@dataclass(frozen=True)
+class Input(Named, ABC):
+    """shape: of one stored sample. Two centers fit each other where their inputs are equal."""
+
+    word: ClassVar[str] = "sample"
+    """What a message calls one sample; the plural adds an 's'."""
+    views: ClassVar[type[Views]]
+    """The options class of the config's table [augmentation]."""
+    options: ClassVar[type[Section]] = Section
+    """The options class of the config's table that has the input's name."""
+    dtype: ClassVar[torch.dtype] = torch.float32
+    """Of a stored sample."""
+    memory_format: ClassVar[torch.memory_format] = torch.contiguous_format
+    """In which layout networks are fastest with it."""
+
+    shape: tuple[int, ...]
+
+    # -- what is stored ---------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def of(cls, samples: Tensor, where: str) -> Input:
+        """The input that these stored samples [N, ...] are; an error that names `where` if they are none."""
+
+    def mismatch(self, other: Input) -> str:
+        """Why a center with `other` does not fit a reference center with this input, and what to do."""
+        return f"{self.word}s of shape {other.shape}, the reference center {self.shape}"
+
+    @property
+    def extent(self) -> int:
+        """How many places of a sample a network visits; batches are sized by it."""
+        return math.prod(self.shape)
+
+    def blank(self, count: int) -> Tensor:
+        """Samples without content, to try a network with."""
+        return torch.zeros((count, *self.shape), dtype=self.dtype)
+
+    @classmethod
+    def scaled_down(cls, options: Section) -> Mapping[str, Any]:
+        """The input's options to change for a quick try of a large experiment."""
+        return {}
+
+    def reading(self, cache: Path) -> Section:
+        """The options by which a center on another machine reads its samples as this input.
+
+        cache: a folder of the center's own, for what should be prepared once.
+        """
+        return self.options()
+
+    # -- what a network sees ----------------------------------------------------------------------
+
+    def plain(self, samples: Tensor) -> Tensor:
+        """Stored samples [B, ...] as a network sees them without augmentation."""
+        return samples.to(torch.float32)
+
+    def statistics(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of plain samples, each broadcastable to [B, ...]; by default per
+        value."""
+        plain = self.plain(samples).double()
+        deviation = plain.std(0, unbiased=False, keepdim=True).clamp_min(1e-3)
+        return plain.mean(0, keepdim=True).float(), deviation.float()
+
+    def pretrained_statistics(self) -> tuple[Tensor, Tensor]:
+        """The same of the data that published weights were trained on."""
+        raise FedmtError(f"model.normalise: 'imagenet' is for images; these samples are {self.word}s.")
+
+    @property
+    def identity_statistics(self) -> tuple[Tensor, Tensor]:
+        """Zeros and ones in the shape of `statistics`: for a network that receives its own."""
+        mean, std = self.statistics(self.blank(1))
+        return torch.zeros_like(mean), torch.ones_like(std)
+
+    @property
+    def network_arguments(self) -> Mapping[str, int]:
+        """The keyword arguments, next to `classes`, that a network of the user's own is built with."""
+        return {}
+
+    def copies(self, samples: Tensor, chosen: Tensor, views: Views, rng: np.random.Generator) -> Tensor:
+        """Augmented copies of the samples at `chosen` [m], in the stored form, to fill up small classes."""
+        raise FedmtError(f"benchmark.augment_to: copies of {self.word}s cannot be augmented; leave it out.")
+
+    # -- what a person sees -----------------------------------------------------------------------
+
+    def preview(self, sample: Tensor) -> Mapping[str, str]:
+        """One stored sample for the report: {'image': data URL} or {'text': words}."""
+        return {"text": ", ".join(f"{value:.4g}" for value in sample.flatten().tolist()[:12])}
+
+    def signature(self) -> dict[str, Any]:
+        """What an exported model asks for: how one stored sample is laid out and prepared."""
+        return {"type": str(self.dtype).removeprefix("torch."), "shape": ["batch", *self.shape]}
+
+    def example(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random stored samples, to compare an exported model with its original."""
+        return torch.rand((count, *self.shape), generator=generator).to(self.dtype)
+
+    # -- what a model is asked about --------------------------------------------------------------
+
+    def batches(self, given: Any) -> Iterator[Tensor]:
+        """Whatever a user hands to `Model.predict`, as stored samples, one batch at a time."""
+        samples = torch.as_tensor(np.asarray(given) if not isinstance(given, Tensor) else given)
+        if tuple(samples.shape[1:]) != self.shape:
+            raise FedmtError(
+                f"{self.word}s of shape {tuple(samples.shape)}; expected (N, *{self.shape}), N of them."
+            )
+        yield from samples.to(self.dtype).split(256)
+
+    def find(self, paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
+        """The samples that `fedmt predict` is asked about; what is passed over is told in `notes`."""
+        raise FedmtError(f"`fedmt predict` cannot read {self.word}s from files; use fedmt.load in Python.")
+
+    def read(self, items: Sequence[Item]) -> Iterator[Batch]:
+        """All items that `find` has found, one batch at a time."""
+        raise NotImplementedError

@@ -1,0 +1,162 @@
+"""Images: the room of everything that knows what a pixel is.
+
+shaping.py   how images are brought to one size and number of channels
+decoding.py  image files to one uint8 tensor; cache.py, for sets that do not fit in memory
+augment.py   weak and strong views
+asking.py    what a trained model is asked about: arrays, pictures, files
+looking.py   what `fedmt init` finds out about images before it writes a config
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from pydantic import Field
+from torch import Tensor
+
+from fedmt.errors import FedmtError
+from fedmt.inputs.base import Batch, Input, Item, Views
+from fedmt.inputs.images import asking
+from fedmt.inputs.images.augment import Augmentation
+from fedmt.inputs.images.copies import make_copies
+from fedmt.inputs.images.shaping import ImageOptions
+from fedmt.section import ConfigPath, Section
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class ImageSpec(Section):
+    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory."""
+
+    size: int | tuple[int, int] | None = None
+    channels: Literal[1, 3] | None = None
+    cache: ConfigPath | None = None
+    memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
+
+    def options(self) -> ImageOptions:
+        size = (self.size, self.size) if isinstance(self.size, int) else self.size
+        cache = self.cache or Path.home() / ".cache" / "fedmt"
+        return ImageOptions(size, self.channels, cache, int(self.memory_limit_gib * 2**30))
+
+
+@dataclass(frozen=True)
+class Images(Input):
+    """Stored as uint8 [N, channels, height, width], channels 1 (grey) or 3 (RGB); networks see [0, 1]."""
+
+    name: ClassVar[str] = "images"
+    word: ClassVar[str] = "image"
+    views: ClassVar[type[Views]] = Augmentation
+    options: ClassVar[type[Section]] = ImageSpec
+    dtype: ClassVar[torch.dtype] = torch.uint8
+    memory_format: ClassVar[torch.memory_format] = torch.channels_last
+
+    shape: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, samples: Tensor, where: str) -> Images:
+        if samples.dtype != torch.uint8 or samples.dim() != 4 or samples.shape[1] not in (1, 3):
+            raise FedmtError(
+                f"{where}: images must be uint8 [N, 1 or 3, height, width], "
+                f"got {samples.dtype} {tuple(samples.shape)}."
+            )
+        channels, height, width = samples.shape[1:]
+        return cls((channels, height, width))
+
+    def mismatch(self, other: Input) -> str:
+        return f"{super().mismatch(other)}; set images.size and images.channels so that all agree"
+
+    @property
+    def extent(self) -> int:
+        return self.shape[1] * self.shape[2]
+
+    @classmethod
+    def scaled_down(cls, options: Section) -> Mapping[str, Any]:
+        assert isinstance(options, ImageSpec)
+        size = options.size
+        if size is None:
+            return {}
+        return {"size": min(size, 32) if isinstance(size, int) else [min(s, 32) for s in size]}
+
+    def reading(self, cache: Path) -> ImageSpec:
+        channels, height, width = self.shape
+        # Always through the cache: a center's process starts anew for every message.
+        options = {"size": (height, width), "channels": channels, "cache": cache, "memory_limit_gib": 1e-9}
+        return ImageSpec.model_validate(options)
+
+    def plain(self, samples: Tensor) -> Tensor:
+        return samples.float().div_(255)
+
+    def statistics(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        return pixel_statistics(samples)
+
+    def pretrained_statistics(self) -> tuple[Tensor, Tensor]:
+        mean, std = list(IMAGENET_MEAN), list(IMAGENET_STD)
+        if self.shape[0] == 1:
+            mean, std = [sum(mean) / 3], [sum(std) / 3]
+        return per_channel(mean), per_channel(std)
+
+    @property
+    def network_arguments(self) -> Mapping[str, int]:
+        return {"channels": self.shape[0]}
+
+    def copies(self, samples: Tensor, chosen: Tensor, views: Views, rng: np.random.Generator) -> Tensor:
+        assert isinstance(views, Augmentation)
+        return make_copies(samples, chosen, views.flip, rng)
+
+    def preview(self, sample: Tensor) -> Mapping[str, str]:
+        """A PNG in a data URL."""
+        pixels = sample.cpu().numpy()
+        pixels = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+        buffer = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "png")
+        return {"image": "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()}
+
+    def signature(self) -> dict[str, Any]:
+        return {
+            "type": "uint8",
+            "channels": "grey" if self.shape[0] == 1 else "RGB",
+            "shape": ["batch", *self.shape],
+            "preparation": "cropped around the centre to the aspect, then resized (bilinear)",
+        }
+
+    def example(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(0, 256, (count, *self.shape), generator=generator).to(torch.uint8)
+
+    def batches(self, given: Any) -> Iterator[Tensor]:
+        return asking.batches(given, self.shape)
+
+    def find(self, paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
+        return asking.find_files(paths, column or "image", notes)
+
+    def read(self, items: Sequence[Item]) -> Iterator[Batch]:
+        return asking.read_files(items, self.shape)
+
+
+def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, in [0, 1] units, of uint8 [N, C, H, W]: [1, C, 1, 1]."""
+    # In chunks: a float64 copy of a whole center could be eight times its size.
+    count, total, squares = 0, torch.zeros(images.shape[1]), torch.zeros(images.shape[1])
+    total, squares = total.double(), squares.double()
+    for chunk in images.split(max(1, (1 << 24) // math.prod(images.shape[1:]))):
+        values = chunk.double() / 255
+        count += values.numel() // values.shape[1]
+        total += values.sum((0, 2, 3)).cpu()
+        squares += values.square().sum((0, 2, 3)).cpu()
+    mean = total / count
+    # A constant channel has deviation 0; dividing by 1e-3 then leaves zeros, not NaNs.
+    std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
+    return per_channel(mean.tolist()), per_channel(std.tolist())
+
+
+def per_channel(values: Sequence[float]) -> Tensor:
+    """One value for each channel, broadcastable to [B, C, H, W]."""
+    return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)

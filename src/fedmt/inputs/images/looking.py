@@ -1,0 +1,84 @@
+"""What `fedmt init` learns from a look at some images: their sizes and colour, and the table it proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from PIL import Image
+from torch import Tensor
+
+SAMPLED = 20
+"""The number of images of a center that are looked at."""
+
+LARGEST = 224
+"""The largest size that is proposed."""
+
+SMALL = 48
+"""Smaller images are for a small network."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """sizes: (height, width) of some images. colour: whether any of them has it."""
+
+    sizes: tuple[tuple[int, int], ...] = ()
+    colour: bool = False
+
+
+NOTHING_SEEN = Seen()
+
+
+def look_at_images(images: Iterable[Path]) -> Seen:
+    """A look at some files; one that cannot be read is passed over."""
+    files = list(images)
+    sizes, colour = [], False
+    for path in files[:: max(1, len(files) // SAMPLED)][:SAMPLED]:
+        try:
+            with Image.open(path) as image:
+                sizes.append((image.height, image.width))
+                colour |= image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
+        except Exception:  # `fedmt check` names damaged files, with the place they were named at
+            continue
+    return Seen(tuple(sizes), colour)
+
+
+def look_at_array(images: Tensor) -> Seen:
+    """The same for uint8 [N, channels, height, width]."""
+    channels, height, width = images.shape[1:]
+    return Seen(((height, width),), channels == 3)
+
+
+def images_table(seen: Sequence[Seen]) -> str:
+    """The config's table [images] for what was seen at all centers."""
+    sizes = [size for one in seen for size in one.sizes]
+    channels = 3 if any(one.colour for one in seen) else 1
+    if not sizes:
+        return (
+            "# No image could be read. Say to which size and channels they are brought:\n"
+            "[images]\nsize = 64\nchannels = 3"
+        )
+    height, width = proposed_size(sizes)
+    same = len(set(sizes)) == 1
+    found = f"they are {sizes[0][0]} x {sizes[0][1]}" if same else "their sizes differ"
+    size = str(height) if height == width else f"[{height}, {width}]"
+    return (
+        f"# Every image is cropped and resized to this; as far as was looked, {found}.\n"
+        f"[images]\nsize = {size}   # or [height, width]\nchannels = {channels}   # 1: grey, 3: colour"
+    )
+
+
+def are_small(seen: Sequence[Seen]) -> bool:
+    sizes = [size for one in seen for size in one.sizes]
+    return bool(sizes) and max(proposed_size(sizes)) < SMALL
+
+
+def proposed_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """(height, width): as they are where all agree and are not large; else a square of their short side."""
+    if len(set(sizes)) == 1 and max(sizes[0]) <= LARGEST:
+        return sizes[0]
+    short = int(median(min(size) for size in sizes))
+    side = LARGEST if short >= LARGEST else max(32, short // 32 * 32)
+    return side, side

@@ -1,0 +1,45 @@
+"""The rows of a CSV file, by the names of its columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedmt.errors import FedmtError, listed, nearest
+
+
+def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """(line number in the file, stripped cells of `columns`) of each row that is not blank."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [cell.strip() for cell in next(reader, [])]
+            positions = [_position(column, header, path) for column in columns]
+            for row in reader:
+                if not any(cell.strip() for cell in row):
+                    continue
+                if len(row) != len(header):
+                    raise FedmtError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells, expected {len(header)} as in the "
+                        "header; put a cell that contains a comma in double quotes."
+                    )
+                yield reader.line_num, [row[i].strip() for i in positions]
+    except UnicodeDecodeError:
+        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
+    except csv.Error as error:
+        raise FedmtError(f"{path}, line {reader.line_num}: not a comma-separated table ({error}).") from None
+    except OSError as error:
+        raise FedmtError(f"{path}: cannot read the table ({error.strerror}); correct its path.") from None
+
+
+def _position(column: str, header: list[str], path: Path) -> int:
+    if header.count(column) == 1:
+        return header.index(column)
+    if column in header:
+        raise FedmtError(f"{path}, line 1: several columns are called '{column}'; rename all but one.")
+    hint = nearest(column, header)
+    if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
+        hint = " The table must be separated by commas."
+    found = listed(header) or "none"
+    raise FedmtError(f"{path}, line 1: no column '{column}'; the columns are {found}.{hint}")

@@ -1,0 +1,24 @@
+"""A table of a TOML file: what every table of a config and of a center's own file is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+
+
+class Section(BaseModel):
+    """A key that the table does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def from_config_folder(path: Path, info: ValidationInfo) -> Path:
+    """Relative paths of a config are relative to its file, wherever the command runs."""
+    base = (info.context or {}).get("folder")
+    path = path.expanduser()
+    return (Path(base) / path).resolve() if base is not None else path
+
+
+ConfigPath = Annotated[Path, AfterValidator(from_config_folder)]
