@@ -1,5 +1,6 @@
 """The config: what it may say, and that each mistake in it is named with file, line and key."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -596,3 +597,10 @@ def test_how_long_to_wait_may_change_when_a_run_goes_on(load):
     assert patient.deployment is not None and patient.deployment.timeout == 7
     assert dump_config(patient) == plain
     assert 'wire = "bfloat16"' in dump_config(load(BENCHMARK + '\n[deployment]\nwire = "bfloat16"\n'))
+
+
+def test_a_config_can_be_sent_to_another_process(load) -> None:
+    config = load(FEDERATION, "images.size=12")
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config and type(again) is type(config) and again._where == config._where
+    assert dump_config(again) == dump_config(config)

@@ -118,8 +118,9 @@ def test_every_step_is_the_references(make_federation, make_model, way, device):
     state, _ = engine.start()
     if way == "scaffold":
         generator = torch.Generator().manual_seed(0)
+        # Far above the tolerance, and small enough that rounding errors do not grow from step to step.
         control = {
-            k: 0.01 * torch.randn(v.shape, generator=generator).to(device)
+            k: 0.001 * torch.randn(v.shape, generator=generator).to(device)
             for k, v in state.weights.items()
             if k in engine._parameters
         }
@@ -429,8 +430,14 @@ def test_a_replay_that_does_not_learn_is_noticed(make_federation, make_model, mo
             capture_here(engine, job, monkeypatch)
 
 
-@on_both
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("device", "precision"),
+    [
+        (HERE, "float32"),  # in bfloat16, two types of CPU differ by more than a step of this deep network
+        pytest.param(GPU, "float32", marks=needs_gpu),
+        pytest.param(GPU, "bfloat16", marks=needs_gpu),
+    ],
+)
 def test_mobilenet_steps_as_torch_does(make_federation, device, precision):
     """Depthwise weights have two layouts that are one; neither engine takes a wrong step with them."""
     federation = make_federation()
@@ -464,14 +471,13 @@ def test_mobilenet_steps_as_torch_does(make_federation, device, precision):
     ((_, by_worker),) = engine._fleet.train([job])
     check.compare(by_worker, names)
     assert not engine._fleet.eager
-    limit = 0.05 if precision == "float32" else 0.9
     moved = [
         torch.cat([(weights[k] - received[k]).flatten() for k in names])
         for weights in (check.weights, by_step.weights, by_worker.weights)
     ]
     assert moved[0].norm() > 0
     for other in moved[1:]:
-        assert (other - moved[0]).norm() < limit * moved[0].norm()
+        assert (other - moved[0]).norm() < 0.05 * moved[0].norm()
 
 
 # -- the flat model ---------------------------------------------------------------------------------------

@@ -91,6 +91,10 @@ class Config(Section):
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its class is made when it is read, so pickle finds it by the input."""
+        return _restored, (self.input, self.__getstate__())
+
     @property
     def options(self) -> Section:
         """The table of the input."""
@@ -105,6 +109,13 @@ def find_input(name: object) -> type[Input]:
 def config_class(raw: Mapping[str, Any]) -> type[Config]:
     """The schema that a config given as nested dictionaries is checked by."""
     return _config_class(find_input(raw.get("input", DEFAULT_INPUT.name)))
+
+
+def _restored(input: str, state: dict[Any, Any]) -> Config:
+    schema = config_class({"input": input})
+    config = schema.__new__(schema)
+    config.__setstate__(state)
+    return config
 
 
 @cache
