@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedmt.runs.report import COLOURS
-from fedmt.sweeps.results import metric_of
+from fedmt.sweeps.figures import metric_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS

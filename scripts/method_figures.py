@@ -59,12 +59,12 @@ def measure() -> dict[str, Any]:
         }
         rounds.append({"round": state.round, "accuracy": record["accuracy"], "centers": centers})
         print(f"round {state.round}: error of M-hat {record['correspondence_error']:.3f}", flush=True)
-    test, answers = next((t, p) for t, p in engine.predictions(state) if t.space == federation.wanted)
+    tested = next(t for t in engine.tested(state) if t.test.space == federation.wanted)
+    labels, answers = tested.labels, tested.probabilities
     top = answers.topk(2)
     department, layer = (m.map_labels(top.indices) for m in (GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER))
     torn = (department[:, 0] == department[:, 1]) & (layer[:, 0] != layer[:, 1])
     image = int((torn & (top.values[:, 1] > 0.3)).nonzero()[0])
-    assert test.labels is not None
     return {
         "command": "python scripts/method_figures.py --measure",
         "versions": {
@@ -75,7 +75,7 @@ def measure() -> dict[str, Any]:
         "rounds": rounds,
         "prediction": {
             "test_image": image,
-            "garment": GARMENT.classes[int(test.labels[image])],
+            "garment": GARMENT.classes[int(labels[image])],
             "probabilities": np.round(answers[image].tolist(), 4).tolist(),
         },
     }

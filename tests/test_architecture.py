@@ -11,9 +11,9 @@ ROOT = Path(fedmt.__file__).parent
 # The layers, from the bottom up. A room imports itself and the rooms of the layers below.
 LAYERS = (
     {"errors"},
-    {"registry", "section", "labels", "losses", "calibration", "static_bn"},
-    {"estimation", "theory", "inputs"},
-    {"data", "aggregation", "backbones"},
+    {"registry", "section", "labels", "losses", "static_bn"},
+    {"estimation", "theory", "inputs", "metrics"},
+    {"data", "aggregation", "backbones", "calibration"},
     {"methods", "tracking"},
     {"engines", "config"},
     {"runs"},

@@ -12,6 +12,7 @@ from fedmt.config import parse_config
 from fedmt.engines.state import State
 from fedmt.export import onnx as onnx_module
 from fedmt.export.onnx import export_onnx, output_name
+from fedmt.metrics import METRICS
 from fedmt.model.description import describe
 from fedmt.run import build_engine
 from fedmt.runs.folder import RunFolder
@@ -150,9 +151,12 @@ def test_the_card_says_what_is_known_and_what_is_not(tiny_run, tmp_path: Path, c
     folder = tiny_run("fedmt-estimated")
     command("export", folder, "--safetensors", tmp_path / "model.safetensors")
     card = json.loads((tmp_path / "model.card.json").read_text())
-    recorded = RunFolder(folder).metrics()[-1]["accuracy"]
+    record = RunFolder(folder).metrics()[-1]
+    recorded = record["accuracy"]
     assert card["accuracy"]["garment"]["accuracy"] == recorded["garment"]
-    assert card["accuracy"]["department"]["accuracy"] == recorded["department (mean M)"]
+    assert card["accuracy"]["department"]["accuracy"] == record["mean_matrix"]["accuracy"]["department"]
+    assert card["metrics"]["garment"] == {n: record[n]["garment"] for n in METRICS if n in record}
+    assert card["metrics"]["department"]["auroc"] == record["mean_matrix"]["auroc"]["department"]
     assert card["accuracy"]["garment"]["test_samples"] == 200
     matrix = torch.tensor(card["correspondences"]["layer"]["matrix"])
     torch.testing.assert_close(

@@ -119,7 +119,8 @@ def test_every_figure_of_every_round(write, tmp_path):
     assert not (tmp_path / "mlruns").exists() and not Path("mlruns").exists()
     names = mlflow_steps(out).keys()
     assert names >= {
-        "accuracy/garment", "accuracy/department", "accuracy/department_mean_M", "accuracy/layer",
+        "accuracy/garment", "accuracy/department", "accuracy/layer",
+        "mean_matrix/accuracy/department", "balanced_accuracy/garment", "auroc/layer", "log_loss/garment",
         "loss/reference", "loss/centers_loss", "confident_share", "pseudo_label_accuracy",
         "correspondence_error", "seconds/total",
     }  # fmt: skip

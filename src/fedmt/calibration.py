@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedmt.metrics.calibration_error import expected_calibration_error
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Where the temperature is looked for. One at either end says that the data did not determine it."""
@@ -17,6 +18,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     In 1/T the cross-entropy is convex, so it has one valley in log T, which golden-section search finds.
 
+    >>> import torch
     >>> sure = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> round(fit_temperature(sure, torch.tensor([0, 0, 0, 1])), 3)  # right 3 times in 4: 4 / log 3
     3.641
@@ -42,25 +44,12 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp((low + high) / 2)
 
 
-def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """Mean distance between confidence and accuracy, over `bins` equal bins of the confidence.
-
-    >>> expected_calibration_error(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 0, 1]))
-    0.0
-    """
-    confidence, guess = probabilities.double().max(1)
-    right = (guess == labels.to(guess.device)).double()
-    which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    gaps = torch.zeros(bins, dtype=torch.float64, device=which.device).index_add(0, which, right - confidence)
-    return gaps.abs().sum().item() / len(labels)
-
-
 def judged(logits: Tensor, labels: Tensor, temperature: float) -> dict[str, float]:
     """Calibration error and cross-entropy at temperature 1 and at `temperature`."""
     logits = logits.double()
     labels = labels.to(logits.device)
     found: dict[str, float] = {"samples": len(labels)}
     for when, scaled in (("before", logits), ("after", logits / temperature)):
-        found[f"ece_{when}"] = expected_calibration_error(scaled.softmax(1), labels)
+        found[f"ece_{when}"] = expected_calibration_error(scaled.softmax(1), labels).item()
         found[f"nll_{when}"] = F.cross_entropy(scaled, labels).item()
     return found

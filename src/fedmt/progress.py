@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
+from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.run import Stopped
 
 
@@ -103,7 +104,7 @@ class Display(Live):
 def round_line(record: Record, rounds: int) -> str:
     """`round 3/50  fine 41.2%  coarse 70.1%  confident 52% (right 91%)  M-hat error 0.53  4.1 s`."""
     parts = [f"round {record['round']}/{rounds}"]
-    parts += [f"{name} {value:.1%}" for name, value in headline(record["accuracy"]).items()]
+    parts += _tested(record)
     if "confident_share" in record:
         right = record.get("pseudo_label_accuracy")
         known = f" (right {right:.0%})" if right is not None else ""
@@ -123,15 +124,24 @@ def round_line(record: Record, rounds: int) -> str:
     return "  ".join(parts)
 
 
-def headline(accuracy: dict[str, float]) -> dict[str, float]:
-    """The accuracies to show: those through the mean matrix stay in the metrics."""
-    return {name: value for name, value in accuracy.items() if not name.endswith(" (mean M)")}
+def _tested(record: Record) -> list[str]:
+    """The headline in each label space; and the balanced accuracy where it is another, as it is where some
+    classes have more test samples than others."""
+    first, second = METRICS[HEADLINE], METRICS[EVEN_HANDED]
+    found = []
+    for space, value in record[HEADLINE].items():
+        text = first.format(value)
+        fair = record.get(EVEN_HANDED, {}).get(space)
+        if fair is not None and abs(fair - value) > 0.0005:
+            text += f" (balanced {second.format(fair)})"
+        found.append(f"{space} {text}")
+    return found
 
 
 def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) -> None:
     """A finished run's table of accuracies, or why there is none. tested: the run had test sets."""
     title = f"{summary['method']}, round {summary['rounds']}"
-    accuracies = headline(summary["accuracy"])
+    accuracies = summary[HEADLINE]
     if not accuracies:
         why = (
             "the model cannot answer in the label space of any test set. Add [[tests]] with images that are "

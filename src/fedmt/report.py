@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,11 +100,7 @@ class Source:
 
     def summary(self) -> dict[str, Any] | None:
         """Of a finished run; None before."""
-        try:
-            read = json.loads(self.folder.summary_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return read if isinstance(read, dict) else None
+        return self.folder.summary()
 
     def engine(self) -> LocalEngine:
         """The run's engine with its data; an error where the data is gone."""

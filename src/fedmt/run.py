@@ -18,6 +18,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
+from fedmt.metrics import HEADLINE
 from fedmt.model.calibrating import calibrate
 from fedmt.model.description import describe, with_calibration
 from fedmt.runs.evaluation import evaluate, read_evaluation
@@ -91,12 +92,14 @@ def run_engine(
         fitted = (finished or {}).get("calibration")
         folder.write_model((with_calibration(model, fitted) if fitted else model).to_json())
         state = _train(config, folder, engine, state, observer, trackers, notes)
-        before = read_evaluation(folder.evaluation_file)
-        if finished is None or before is None or before.round != state.round:
-            evaluate(engine, state).write(folder.evaluation_file)
+        evaluation = read_evaluation(folder.evaluation_file)
+        if finished is None or evaluation is None or evaluation.round != state.round:
+            evaluation = evaluate(engine, state)
+            evaluation.write(folder.evaluation_file)
         if finished is not None:
             return finished  # by whom and where it was trained stays as it was written
         summary = summarise(config, folder.metrics(), engine.device)
+        summary |= evaluation.measured or {}
         if engine.federation.held_out is not None:
             summary["calibration"] = calibrate(folder, model, engine.federation, engine.device)
         folder.write_summary(summary)
@@ -169,19 +172,19 @@ def _write_round(folder: RunFolder, state: State, record: Record, begin: float) 
 
 
 def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
-    """The headline is the last round's accuracy; the best is beside it, marked as such."""
+    """The headline is the last round's; the best of any round is beside it, marked as such."""
     if not metrics:
         raise FedmtError("The run is finished, but its metrics.jsonl is empty; begin anew in another --out.")
     last = metrics[-1]
     best: dict[str, float] = {}
     for record in metrics:
-        for space, accuracy in record["accuracy"].items():
-            best[space] = max(accuracy, best.get(space, 0.0))
+        for space, value in record[HEADLINE].items():
+            best[space] = max(value, best.get(space, 0.0))
     return {
         "method": config.method["name"],
         "rounds": last["round"],
-        "accuracy": last["accuracy"],
-        "best_accuracy_of_any_round": best,
+        HEADLINE: last[HEADLINE],
+        f"best_{HEADLINE}_of_any_round": best,
         "seconds": round(sum(r["seconds"]["total"] for r in metrics), 1),
         "seed": config.seed,
         "device": str(device),

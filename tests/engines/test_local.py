@@ -243,7 +243,8 @@ def test_records_hold_what_a_reader_needs(make_federation, make_model):
     _, records = rounds(engine(make_federation(), make_model, method), 1)
     record = records[1]
     assert record["round"] == 1
-    assert {"garment", "department", "layer", "department (mean M)"} <= set(record["accuracy"])
+    assert {"garment", "department", "layer"} <= set(record["accuracy"])
+    assert {"department", "layer"} <= set(record["mean_matrix"]["accuracy"])
     assert {"loss", "fix", "mix"} == set(record["losses"])
     assert {"reference", "statistics", "pseudo_labels", "train", "aggregate", "test"} <= set(
         record["seconds"]
@@ -299,6 +300,12 @@ def test_test_sets_of_one_space_count_as_one(make_federation, make_model):
     _, one = engine(whole, make_model).start()
     _, two = engine(replace(whole, tests=parts), make_model).start()
     assert two["accuracy"]["garment"] == pytest.approx(one["accuracy"]["garment"])
+    assert two["log_loss"]["garment"] == pytest.approx(one["log_loss"]["garment"])
+    assert "tests" not in one and set(two["tests"]) == {"a", "b"}
+    shares = [len(part.labels) / len(wanted.labels) for part in parts]
+    each = [two["tests"][name]["accuracy"] for name in ("a", "b")]
+    assert each[0] != each[1]
+    assert sum(s * e for s, e in zip(shares, each, strict=True)) == pytest.approx(two["accuracy"]["garment"])
 
 
 @pytest.mark.parametrize("samples", [1, 669])

@@ -12,10 +12,14 @@ from fedmt import cli
 from fedmt.data.member import Member
 from fedmt.errors import FedmtError
 from fedmt.methods import FedMT, Single, Training
+from fedmt.metrics import METRICS
 from fedmt.report import Source, confident_mistakes, distinct, report
 from fedmt.run import run
 from fedmt.runs.evaluation import Predicted, evaluate, read_evaluation
+from fedmt.runs.folder import RunFolder
 from fedmt.runs.report import ReportedRun, content, render
+from fedmt.sweeps.results import read_finished
+from fedmt.watch import Follower
 
 
 def page_data(path):
@@ -52,9 +56,9 @@ def test_an_evaluation_agrees_with_the_engine_s_accuracies(play, make_engine, ma
     states, records = play(federation, method)
     made = evaluate(make_engine(federation, method), states[-1])
     accuracy = {t.space: float(np.mean(t.predicted == t.labels)) for t in made.tests}
-    said = records[-1]["accuracy"]
+    said, mean = records[-1]["accuracy"], records[-1]["mean_matrix"]["accuracy"]
     assert accuracy["garment"] == pytest.approx(said["garment"])
-    assert accuracy["department"] == pytest.approx(said["department (mean M)"])
+    assert accuracy["department"] == pytest.approx(mean["department"])
     kept = states[-1].kept["center-1"]["correspondence"]
     assert torch.equal(torch.from_numpy(made.members[1].estimate), kept.float())
     made.write(tmp_path / "evaluation.npz")
@@ -148,6 +152,65 @@ def test_an_old_or_unfinished_run_is_computed_anew_or_says_what_is_missing(real,
     assert shown["wanted"] == "garment" and len(shown["estimates"]) == 2  # M-hat is in the checkpoint
     assert shown["spaces"][1]["name"] == "space of 5 classes" and shown["estimates"][0]["truth"] is None
     assert "n" not in shown["accuracy"]["garment"] and len(shown["curves"]["round"]) == 3
+
+
+def test_the_page_s_metrics_are_those_of_the_run(real, tmp_path):
+    report([real], tmp_path / "page.html")
+    data = page_data(tmp_path / "page.html")
+    (shown,) = data["runs"]
+    last = RunFolder(real).metrics()[-1]
+    assert [m["name"] for m in data["metrics"]] == list(METRICS) and data["headline"] == "accuracy"
+    for name in (n for n, m in METRICS.items() if m.function is not None):
+        for space, result in shown["metrics"][name].items():
+            assert result["value"] == pytest.approx(last[name][space], rel=1e-4), name
+            assert result["low"] <= result["high"] and result["n"] == shown["tests"][0]["n"]
+    assert set(shown["mean_matrix"]["auroc"]) == {"department", "layer"}
+    test = shown["tests"][0]
+    found = shown["by_class"]["sensitivity"]["garment"]
+    right = [test["confusion"][k * 10 + k] / test["support"][k] for k in range(10)]
+    assert found["value"] == pytest.approx(right, rel=1e-4) and len(found["low"]) == 10
+    summary = json.loads((real / "summary.json").read_text())
+    assert summary["metrics"]["accuracy"]["garment"]["value"] == last["accuracy"]["garment"]
+    assert summary["by_class"].keys() == {n for n, m in METRICS.items() if m.by_class is not None}
+
+
+def old_form(folder, tmp_path):
+    """The run as an earlier version would have left it: nothing but accuracy, and no metrics measured."""
+    old = tmp_path / "old"
+    shutil.copytree(folder, old)
+    records = []
+    for r in RunFolder(folder).metrics():
+        marked = {f"{s} (mean M)": v for s, v in r.get("mean_matrix", {}).get("accuracy", {}).items()}
+        kept = {k: v for k, v in r.items() if k not in METRICS and k not in ("mean_matrix", "tests")}
+        records.append({**kept, "accuracy": {**r["accuracy"], **marked}})
+    (old / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    summary = json.loads((old / "summary.json").read_text())
+    short = {k: v for k, v in summary.items() if k not in ("metrics", "mean_matrix", "by_class")}
+    (old / "summary.json").write_text(json.dumps({**short, "accuracy": records[-1]["accuracy"]}))
+    replace(read_evaluation(folder / "evaluation.npz"), measured=None).write(old / "evaluation.npz")
+    return old
+
+
+def test_a_run_of_an_earlier_version_is_read_as_today_s(real, tmp_path):
+    old = old_form(real, tmp_path)
+    assert "(mean M)" in (old / "metrics.jsonl").read_text()
+    now, before = RunFolder(real).metrics()[-1], RunFolder(old).metrics()[-1]
+    assert before["accuracy"] == now["accuracy"]
+    assert before["mean_matrix"] == {"accuracy": now["mean_matrix"]["accuracy"]}
+    assert RunFolder(old).summary()["accuracy"] == now["accuracy"]
+    assert read_finished(old).value("mean_matrix.accuracy.layer") == pytest.approx(
+        100 * now["mean_matrix"]["accuracy"]["layer"]
+    )
+    report([old], tmp_path / "old.html")
+    report([real], tmp_path / "new.html")
+    (then,), (today,) = (page_data(tmp_path / f"{n}.html")["runs"] for n in ("old", "new"))
+    assert then["accuracy"]["garment"] == pytest.approx(today["accuracy"]["garment"], abs=2e-3)
+    assert "(mean M)" not in json.dumps(then)
+    assert then["curves"]["metrics"]["accuracy"] == today["curves"]["metrics"]["accuracy"]
+    # Kept as float16, the probabilities still give every metric, to three digits.
+    auroc = (r["metrics"]["auroc"]["garment"]["value"] for r in (then, today))
+    assert next(auroc) == pytest.approx(next(auroc), abs=2e-3)
+    assert Follower(old).snapshot.data["runs"][0]["accuracy"] == then["accuracy"]
 
 
 def test_images_only_when_asked_for(real, tmp_path):

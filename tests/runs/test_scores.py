@@ -1,35 +1,28 @@
-"""Figures on the page, against ones worked out by hand or by brute force."""
+"""What diagrams show, against figures worked out by hand or by brute force."""
 
 import numpy as np
 import pytest
+import torch
 
-from fedmt.runs.scores import calibration_error, confusion, precision_recall, reliability, wilson
-
-
-def test_wilson_against_its_definition():
-    """The ends of the interval are the shares p at which the observed one is just 1.96 deviations away."""
-    for right, n in ((0, 10), (3, 10), (10, 10), (754, 2000)):
-        share = right / n
-        for end in wilson(share, n):
-            if 0 < end < 1:
-                assert abs(share - end) / np.sqrt(end * (1 - end) / n) == pytest.approx(1.959964, abs=1e-5)
-    assert wilson(0, 10)[0] == 0 and wilson(1, 10)[1] == 1 and wilson(0.5, 0) == (0, 1)
+from fedmt.metrics.calibration_error import expected_calibration_error
+from fedmt.runs.scores import confusion, reliability
 
 
-def test_confusion_and_what_follows_from_it():
+def test_confusion():
     rng = np.random.default_rng(0)
     labels, predicted = rng.integers(5, size=200), rng.integers(4, size=200)
     counts = confusion(labels, predicted, 5)
     assert counts[2, 3] == sum((labels == 2) & (predicted == 3)) and counts.sum() == 200
-    precision, recall = precision_recall(counts)
-    assert precision[4] is None and recall[1] == np.mean(predicted[labels == 1] == 1)
-    assert precision[2] == np.mean(labels[predicted == 2] == 2)
 
 
-def test_calibration():
+def test_the_diagram_has_the_bins_of_the_calibration_error():
     confidence = np.array([0.55, 0.58, 0.95, 0.96, 1.0])
     right = np.array([True, False, True, True, False])
     bins = reliability(confidence, right, 10)
     assert [b.samples if b else 0 for b in bins] == [0, 0, 0, 0, 0, 2, 0, 0, 0, 3]
-    assert calibration_error(bins) == pytest.approx((2 * abs(0.5 - 0.565) + 3 * abs(2 / 3 - 2.91 / 3)) / 5)
-    assert calibration_error(reliability(np.ones(4), np.ones(4, bool))) == 0
+    expected = (2 * abs(0.5 - 0.565) + 3 * abs(2 / 3 - 2.91 / 3)) / 5
+    drawn = sum(b.samples * abs(b.accuracy - b.confidence) for b in bins if b) / 5
+    probabilities = torch.from_numpy(np.stack([confidence, 1 - confidence], 1))
+    labels = torch.from_numpy(1 - right.astype(np.int64))
+    assert drawn == pytest.approx(expected)
+    assert expected_calibration_error(probabilities, labels, 10).item() == pytest.approx(expected)

@@ -23,7 +23,7 @@ from fedmt.engines.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
 from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State
-from fedmt.engines.testing import Scores, accuracies, predictions
+from fedmt.engines.testing import Scores, Tested, answered, measured
 from fedmt.engines.trainer import Precision, Trained, Trainer
 from fedmt.methods.base import Answer, Method, Tensors
 
@@ -242,10 +242,11 @@ class LocalEngine:
 
     def _record(self, state: State, reference_loss: float | None, centers: dict[str, Record]) -> Record:
         with self._clock.phase("test"):
-            accuracy = self._accuracies(state)
+            last = state.round == self.method.training.rounds
+            metrics = measured(self._tested(state), last)
         record: Record = {
             "round": state.round,
-            "accuracy": accuracy,
+            **metrics,
             "learning_rate": self.method.training.rate(state.round),
             "reference_loss": reference_loss,
         }
@@ -260,16 +261,14 @@ class LocalEngine:
         record["seconds"] = {k: round(v, 4) for k, v in self._clock.seconds.items()}
         return record
 
-    def _accuracies(self, state: State) -> dict[str, float]:
+    def _tested(self, state: State) -> list[Tested]:
         answers = self.method.answers(self.federation.roster, state.kept)
-        return accuracies(self.federation, answers, self._scores(state))
+        return answered(self.federation, answers, self._scores(state))
 
-    def predictions(self, state: State) -> list[tuple[Center, Tensor]]:
-        """A state's probabilities on each test set, in its label space (`testing.predictions`)."""
+    def tested(self, state: State) -> list[Tested]:
+        """A state's answers to each test set, in its label space."""
         with self._apart():
-            state = state.to(self.device)
-            answers = self.method.answers(self.federation.roster, state.kept)
-            return predictions(self.federation, answers, self._scores(state))
+            return self._tested(state.to(self.device))
 
     def _scores(self, state: State) -> Scores:
         known: dict[int, Tensor] = {}  # tests in several spaces share their samples

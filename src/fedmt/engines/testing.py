@@ -1,69 +1,115 @@
-"""Accuracy and predictions in every label space that has a test set."""
+"""What a model answers in every label space that has a test set, and how good the answers are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
 from fedmt.methods.base import Answer
+from fedmt.metrics import HEADLINE
+from fedmt.metrics.measuring import Answers, values
 
 Scores = Callable[[Tensor, str, Sequence[Answer]], list[Tensor]]
 """(stored samples, a label space's name, answers in it) to each answer's scores [N, J]."""
 
 
-def accuracies(
-    federation: Federation, answers: Mapping[str, Sequence[Answer]], scores: Scores
-) -> dict[str, float]:
-    """By label space. In the wanted one, the reference center's model answers.
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """The answers to one test set, each with probabilities [N, J].
 
-    In another the mean over its answers (each center through its own matrix, or by its own head); and where
-    they go through matrices, under '<space> (mean M)', through the mean of these.
+    each: in the wanted space, the reference center's model answers. In another there is one answer for each
+    center, through its own matrix or by its own head. mean_matrix: the answer through the mean of the
+    matrices, where there are any.
     """
-    counted: dict[str, tuple[float, int]] = {}
 
-    def count(space: str, accuracy: float, samples: int) -> None:
-        """Several test sets in one space count as one."""
-        right, total = counted.get(space, (0.0, 0))
-        counted[space] = (right + accuracy * samples, total + samples)
+    test: Center
+    space: str
+    labels: Tensor
+    each: Sequence[Tensor]
+    mean_matrix: Tensor | None = None
 
-    for test, space, labels, ways in _answered(federation, answers):
-        each = [_accuracy(s, labels) for s in scores(test.values, space, ways)]
-        count(space, sum(each) / len(each), len(test))
-        matrices = [a.matrix for a in ways if a.matrix is not None]
-        if matrices:
-            mean = Answer(matrix=torch.stack(matrices).mean(0))
-            count(f"{space} (mean M)", _accuracy(scores(test.values, space, [mean])[0], labels), len(test))
-    return {space: right / total for space, (right, total) in counted.items()}
+    @property
+    def probabilities(self) -> Tensor:
+        """The one answer [N, J] that the model gives: the mean of all. Through matrices, it is the answer
+        through the mean matrix."""
+        return torch.stack(list(self.each)).mean(0)
 
 
-def predictions(
-    federation: Federation, answers: Mapping[str, Sequence[Answer]], scores: Scores
-) -> list[tuple[Center, Tensor]]:
-    """Each test set with the probabilities [N, J] in its space: where there are several answers, their mean.
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """All test sets of one label space as one."""
 
-    Through matrices that is the answer by the mean matrix.
-    """
+    space: str
+    tests: Sequence[Tested]
+
+    @property
+    def answers(self) -> Answers:
+        each = [torch.cat(parts) for parts in zip(*(t.each for t in self.tests), strict=True)]
+        return Answers(each, self.labels)
+
+    @property
+    def mean_matrix(self) -> Answers | None:
+        parts = [t.mean_matrix for t in self.tests if t.mean_matrix is not None]
+        return Answers([torch.cat(parts)], self.labels) if parts else None
+
+    @property
+    def probabilities(self) -> Tensor:
+        return torch.cat([t.probabilities for t in self.tests])
+
+    @property
+    def labels(self) -> Tensor:
+        return torch.cat([t.labels for t in self.tests])
+
+
+def answered(federation: Federation, answers: Mapping[str, Sequence[Answer]], scores: Scores) -> list[Tested]:
+    """The test sets that somebody can predict, with the predictions."""
     found = []
-    for test, space, _, ways in _answered(federation, answers):
-        found.append((test, torch.stack(scores(test.values, space, ways)).mean(0)))
-    return found
-
-
-def _answered(
-    federation: Federation, answers: Mapping[str, Sequence[Answer]]
-) -> Iterator[tuple[Center, str, Tensor, Sequence[Answer]]]:
-    """The test sets that somebody can predict: with the space's name, the labels, and who does."""
     for test in federation.tests:
         if test.space is None or test.labels is None:
             continue
-        own = test.space == federation.wanted
-        ways: Sequence[Answer] = [Answer()] if own else answers.get(test.space.name, [])
-        if ways:
-            yield test, test.space.name, test.labels, ways
+        own, space = test.space == federation.wanted, test.space.name
+        ways: Sequence[Answer] = [Answer()] if own else answers.get(space, [])
+        if not ways:
+            continue
+        each = scores(test.values, space, ways)
+        matrices = [a.matrix for a in ways if a.matrix is not None]
+        mean = None
+        if matrices:
+            mean = scores(test.values, space, [Answer(matrix=torch.stack(matrices).mean(0))])[0]
+        found.append(Tested(test, space, test.labels, each, mean))
+    return found
 
 
-def _accuracy(scores: Tensor, labels: Tensor) -> float:
-    return (scores.argmax(1) == labels).float().mean().item()
+def pooled(tests: Sequence[Tested]) -> list[Pooled]:
+    """By label space, in the order of the test sets."""
+    spaces = dict.fromkeys(t.space for t in tests)
+    return [Pooled(space, [t for t in tests if t.space == space]) for space in spaces]
+
+
+def measured(tests: Sequence[Tested], last: bool) -> dict[str, Any]:
+    """A round's metrics as its record has them. last: of the last round, which has all of them.
+
+    `{metric: {space: value}}`, with several test sets of a space as one; `mean_matrix`, the same for the
+    answer through the mean matrix; and `tests`, `{test: {metric: value}}`, where a space has several.
+    """
+    asked: dict[tuple[str, str], Answers] = {}
+    for part in pooled(tests):
+        asked["pooled", part.space] = part.answers
+        if part.mean_matrix is not None:
+            asked["mean_matrix", part.space] = part.mean_matrix
+        if len(part.tests) > 1:
+            asked |= {("tests", t.test.name): Answers(t.each, t.labels) for t in part.tests}
+    record: dict[str, Any] = {HEADLINE: {}}
+    for (kind, name), found in values(asked, last).items():
+        if kind == "tests":
+            record.setdefault("tests", {})[name] = found
+            continue
+        place = record if kind == "pooled" else record.setdefault("mean_matrix", {})
+        for metric, value in found.items():
+            place.setdefault(metric, {})[name] = value
+    return record

@@ -8,14 +8,17 @@ from typing import Any
 import fedmt
 from fedmt.data.member import Member
 from fedmt.errors import listed
+from fedmt.metrics import HEADLINE
 from fedmt.model import Model
 from fedmt.runs.correspondences import in_short, origin
 
 UNKNOWN = "not known"
 
 
-def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
-    """accuracy: of this very round, by label space, as the run recorded it; None where nothing was."""
+def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None) -> dict[str, Any]:
+    """measured: of this very round, by label space and metric, of the answer that the model gives;
+    None where nothing was."""
+    accuracy = {s: m[HEADLINE] for s, m in (measured or {}).items() if HEADLINE in m}
     about = model.description
     origins = {c.name: said for c in about.roster.members if (said := _origin(model, c)) is not None}
     normalisation = {k: model.state.weights[k].flatten().tolist() for k in ("mean", "std")}
@@ -68,6 +71,7 @@ def model_card(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, 
             "who_is_in_it": UNKNOWN,
         },
         "accuracy": _accuracy(model, accuracy),
+        "metrics": {space: dict((measured or {}).get(space, {})) or UNKNOWN for space in about.spaces},
         "calibration": about.calibration or "none: probabilities are the network's own",
         "intended_use": f"{UNKNOWN}: to be written by those who trained the model",
         "limits": _limits(model, accuracy),
@@ -118,15 +122,14 @@ def _labelling_in(model: Model, space: str) -> list[Member]:
     return [m for m in members if m.space is not None and m.space.name == space]
 
 
-def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, Any]:
+def _accuracy(model: Model, accuracy: Mapping[str, float]) -> dict[str, Any]:
     tested = {space: 0 for space in model.description.spaces}
     for test in model.description.tests:
         if test.space is not None and test.space.name in tested:
             tested[test.space.name] += test.size or 0
     found: dict[str, Any] = {}
     for space in model.description.spaces:
-        # Through the mean matrix, where there are several: so the model answers.
-        measured = (accuracy or {}).get(f"{space} (mean M)", (accuracy or {}).get(space))
+        measured = accuracy.get(space)
         if measured is None:
             found[space] = UNKNOWN
             continue
@@ -138,7 +141,7 @@ def _accuracy(model: Model, accuracy: Mapping[str, float] | None) -> dict[str, A
     return found
 
 
-def _limits(model: Model, accuracy: Mapping[str, float] | None) -> list[str]:
+def _limits(model: Model, accuracy: Mapping[str, float]) -> list[str]:
     about, word = model.description, model.input.word
     article = "an" if word[0] in "aeiou" else "a"
     limits = [
@@ -147,7 +150,7 @@ def _limits(model: Model, accuracy: Mapping[str, float] | None) -> list[str]:
     ]
     if not model.finished:
         limits.append(f"Its training was not finished: round {model.round} of {about.rounds}.")
-    untested = [s for s in model.spaces if s not in (accuracy or {})]
+    untested = [s for s in model.spaces if s not in accuracy]
     if untested:
         limits.append(f"Its accuracy was not measured in {listed(untested)}.")
     uncalibrated = [s for s in model.spaces if not model.calibrated(s)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.export.card import model_card
+from fedmt.metrics.measuring import recorded
 from fedmt.model import Model
 from fedmt.model.loaded import METADATA
 from fedmt.runs.checkpoints import dump_state
@@ -20,11 +21,11 @@ from fedmt.runs.folder import RunFolder, write_atomically
 
 def export_safetensors(model: Model, run: Path, path: Path) -> Path:
     """Writes the file, which `fedmt.load` reads as it reads a run folder, and beside it the card as JSON;
-    returns the card's path. `run`: where the accuracies are recorded."""
+    returns the card's path. `run`: where the metrics are recorded."""
     if run.is_file():
         raise FedmtError(f"{run} is such a file already: copy it.")
     beside = path.with_suffix(".card.json")
-    card = model_card(model, recorded_accuracy(run, model.round))
+    card = model_card(model, recorded_metrics(run, model.round))
     metadata = {METADATA: json.dumps(model.description.to_json()), "fedmt.card": json.dumps(card)}
     write_atomically(path, dump_state(slim(model.state), metadata))
     write_atomically(beside, (json.dumps(card, indent=2) + "\n").encode())
@@ -41,12 +42,23 @@ def _only(tensors: Mapping[str, Tensor], wanted: tuple[str, ...]) -> dict[str, T
     return {k: v for k, v in tensors.items() if k.startswith(wanted)}
 
 
-def recorded_accuracy(run: Path, round: int) -> dict[str, float] | None:
-    """What the run measured in that round, by label space; an exported file has no metrics beside it."""
+def recorded_metrics(run: Path, round: int) -> dict[str, dict[str, float]] | None:
+    """What the run measured in that round, by label space and metric; an exported file has no metrics.
+
+    Where a space was tested through the mean matrix, it is that result: so the model answers.
+    """
     if not run.is_dir():
         return None
     try:
         records: list[dict[str, Any]] = RunFolder(run).metrics()
     except FedmtError:
         return None
-    return next((dict(r["accuracy"]) for r in records if r["round"] == round), None)
+    for record in records:
+        if record["round"] == round:
+            found: dict[str, dict[str, float]] = {}
+            for part in (record, record.get("mean_matrix", {})):
+                for metric, spaces in recorded(part).items():
+                    for space, value in spaces.items():
+                        found.setdefault(space, {})[metric] = value
+            return found
+    return None

@@ -2,7 +2,7 @@
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
 not. It holds no image: test labels, probabilities (float16), class names, the centers' sizes and label
-spaces, each known correspondence and each estimate.
+spaces, each known correspondence and each estimate, and the metrics with their intervals.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
+from fedmt.engines.testing import Tested, pooled
+from fedmt.metrics.measuring import Answers, by_class, values, with_intervals
 from fedmt.runs.folder import write_atomically
 from fedmt.runs.scores import Numbers
 
@@ -51,12 +53,14 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """spaces: class names by label space, the wanted one first."""
+    """spaces: class names by label space, the wanted one first. measured: see `measured`; None in files of
+    earlier versions."""
 
     round: int
     spaces: Mapping[str, Sequence[str]]
     members: Sequence[Member]
     tests: Sequence[Predicted]
+    measured: Mapping[str, Any] | None = None
 
     @property
     def wanted(self) -> str:
@@ -81,6 +85,7 @@ class Evaluation:
             "spaces": [[name, list(classes)] for name, classes in self.spaces.items()],
             "members": members,
             "tests": [t.space for t in self.tests],
+            "measured": self.measured,
         }
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         buffer = io.BytesIO()
@@ -106,6 +111,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
                     Predicted(space, file[f"labels/{i}"], file[f"predicted/{i}"], file[f"probabilities/{i}"])
                     for i, space in enumerate(facts["tests"])
                 ],
+                facts.get("measured"),
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
@@ -114,15 +120,12 @@ def read_evaluation(path: Path) -> Evaluation | None:
 def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     """The state's predictions on the engine's test data. Several test sets in one space count as one."""
     federation = engine.federation
-    by_space: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for test, probabilities in engine.predictions(state):
-        assert test.space is not None and test.labels is not None
-        by_space.setdefault(test.space.name, []).append((test.labels.cpu(), probabilities.float().cpu()))
+    tested = engine.tested(state)
     tests = []
-    for space, parts in by_space.items():
-        scores = np.concatenate([p.numpy() for _, p in parts])
-        labels = np.concatenate([t.numpy() for t, _ in parts])
-        tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
+    for part in pooled(tested):
+        scores = part.probabilities.float().cpu().numpy()
+        labels = part.labels.cpu().numpy()
+        tests.append(Predicted(part.space, labels, scores.argmax(1), scores.astype(np.float16)))
     members = [Member(federation.reference.name, len(federation.reference), federation.wanted.name, True)]
     for center in federation.roster.members:
         known, estimate = center.correspondence, state.kept.get(center.name, {}).get("correspondence")
@@ -138,4 +141,45 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
         )
     spaces = {space.name: space.classes for space in federation.spaces}
     spaces |= {t.space.name: t.space.classes for t in federation.tests if t.space is not None}
-    return Evaluation(state.round, spaces, members, tests)
+    return Evaluation(state.round, spaces, members, tests, measured(tested))
+
+
+def measured(tested: Sequence[Tested]) -> dict[str, Any]:
+    """Every metric of the answers, with its 95% interval.
+
+    metrics: `{metric: {space: {"value", "low", "high"}}}`, the mean over the answers in a space. mean_matrix:
+    the same for the answer through the mean matrix. by_class: `{metric: {space: {"value": [one per class],
+    "low": [...], "high": [...]}}}`, of the mean of the answers. tests: `{test: {metric: value}}` for the test
+    sets of a space that has several.
+    """
+    found: dict[str, Any] = {"metrics": {}, "mean_matrix": {}, "by_class": {}}
+    for part in pooled(tested):
+        results: dict[str, Mapping[str, Any]] = {
+            "metrics": with_intervals(part.answers),
+            "by_class": by_class(part.probabilities.float(), part.labels),
+        }
+        if part.mean_matrix is not None:
+            results["mean_matrix"] = with_intervals(part.mean_matrix)
+        for kind, metrics in results.items():
+            for name, value in metrics.items():
+                found[kind].setdefault(name, {})[part.space] = value
+        if len(part.tests) > 1:
+            each = {t.test.name: Answers(t.each, t.labels) for t in part.tests}
+            found.setdefault("tests", {}).update(values(each, last=True))
+    return found
+
+
+def measured_again(evaluation: Evaluation) -> dict[str, Any]:
+    """`measured` for an evaluation that an earlier version wrote, from the predictions that it kept."""
+    found: dict[str, Any] = {"metrics": {}, "by_class": {}}
+    for test in evaluation.tests:
+        probabilities = torch.from_numpy(test.probabilities.astype(np.float32))
+        labels = torch.from_numpy(test.labels.astype(np.int64))
+        results: dict[str, Mapping[str, Any]] = {
+            "metrics": with_intervals(Answers([probabilities], labels)),
+            "by_class": by_class(probabilities, labels),
+        }
+        for kind, metrics in results.items():
+            for name, value in metrics.items():
+                found[kind].setdefault(name, {})[test.space] = value
+    return found

@@ -28,6 +28,7 @@ from torch import Tensor
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError, closest, listed
 from fedmt.runs.checkpoints import digest_of, dump_state, load_checkpoint
+from fedmt.runs.records import modern, read_record
 
 try:
     import fcntl
@@ -151,7 +152,7 @@ class RunFolder:
         lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                records.append(json.loads(line))
+                records.append(read_record(line))
             except json.JSONDecodeError:
                 if number < len(lines):
                     raise FedmtError(f"{self.metrics_file}, line {number}: not valid JSON.") from None
@@ -173,7 +174,7 @@ class RunFolder:
             found = json.loads(self.summary_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return modern(found) if isinstance(found, dict) else None
 
     def write_model(self, description: Mapping[str, Any]) -> None:
         write_atomically(self.model_file, (json.dumps(description, indent=1) + "\n").encode())

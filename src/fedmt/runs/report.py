@@ -17,16 +17,12 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from fedmt.metrics import HEADLINE, METRICS
+from fedmt.metrics.measuring import recorded
 from fedmt.runs.correspondences import in_short, origin, plan
-from fedmt.runs.evaluation import Evaluation, Member, Predicted
-from fedmt.runs.scores import (
-    Numbers,
-    calibration_error,
-    confusion,
-    precision_recall,
-    reliability,
-    wilson,
-)
+from fedmt.runs.evaluation import Evaluation, Member
+from fedmt.runs.results import measured_results, predictions, short, shortened
+from fedmt.runs.scores import Numbers
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; the last three darker than theirs, since a
 # line needs a contrast of 3 to white paper. The page adds line styles to them.
@@ -58,7 +54,18 @@ class ReportedRun:
 def content(title: str, intro: str, runs: Sequence[ReportedRun]) -> dict[str, Any]:
     """Everything the page shows, as JSON can hold it."""
     shown = [_run(run) for run in runs]
-    return {"title": title, "intro": intro, "words": words(shown), "runs": shown, "colours": COLOURS}
+    metrics = [
+        {"name": m.name, "title": m.title, "unit": m.unit, "better": m.better} for m in METRICS.values()
+    ]
+    return {
+        "title": title,
+        "intro": intro,
+        "words": words(shown),
+        "runs": shown,
+        "metrics": metrics,
+        "headline": HEADLINE,
+        "colours": COLOURS,
+    }
 
 
 def render(data: Mapping[str, Any], live: str = "") -> str:
@@ -103,7 +110,7 @@ def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         others = [
             f"{_percent(a['value'])} in '{space}'"
             for space, a in run["accuracy"].items()
-            if space != run["wanted"] and not space.endswith(" (mean M)")
+            if space != run["wanted"]
         ]
         said.append(sentence + (f"; {', '.join(others)}" if others else "") + ".")
     return said + _ahead(runs)
@@ -137,10 +144,11 @@ def _duration(seconds: float) -> str:
 
 
 def _run(run: ReportedRun) -> dict[str, Any]:
-    last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {"round": 0, "accuracy": {}}
+    last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {"round": 0, HEADLINE: {}}
     method = run.settings.get("method", {})
     spaces = dict(run.evaluation.spaces) if run.evaluation is not None else {}
-    accuracy = last["accuracy"]
+    accuracy = last[HEADLINE]
+    measured = measured_results(last, run.evaluation)
     named = run.settings.get("wanted") or run.settings.get("benchmark", {}).get("wanted")
     wanted = next(iter(spaces), None) or named or next(iter(accuracy), "")
     summary = run.summary or {}
@@ -153,15 +161,19 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "finished": run.summary is not None,
         "round": last["round"],
         "planned": run.settings.get("training", {}).get("rounds", last["round"]),
-        "seconds": _short(sum(r["seconds"]["total"] for r in run.metrics)),
+        "seconds": short(sum(r["seconds"]["total"] for r in run.metrics)),
         "wanted": wanted,
         "tested": bool(accuracy or run.settings.get("tests") or run.settings.get("benchmark")),
         "spaces": [{"name": name, "classes": list(classes)} for name, classes in spaces.items()],
-        "accuracy": _intervals(accuracy, run.evaluation),
+        "accuracy": {s: v for s, v in measured["metrics"].get(HEADLINE, {}).items() if s in accuracy},
+        **measured,
         "curves": _curves(run.metrics),
         "centers": _centers(run.metrics, run.evaluation, origins),
         **_matrices(run.evaluation),
-        "tests": [_tested(t, len(spaces[t.space])) for t in run.evaluation.tests] if run.evaluation else [],
+        "tests": [predictions(t, len(spaces[t.space])) for t in run.evaluation.tests]
+        if run.evaluation
+        else [],
+        "each_test": {t: shortened(m) for t, m in last.get("tests", {}).items()},
         "evaluated": run.evaluation.round if run.evaluation is not None else None,
         "mistakes": dict(run.mistakes),
         "config": run.text,
@@ -169,7 +181,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "seed": run.settings.get("seed"),
         "device": summary.get("device"),
         "threads": summary.get("threads"),
-        "best": {k: _short(v) for k, v in summary.get("best_accuracy_of_any_round", {}).items()},
+        "best": {k: short(v) for k, v in summary.get(f"best_{HEADLINE}_of_any_round", {}).items()},
         "notes": list(run.notes),
     }
 
@@ -196,31 +208,21 @@ def _origins(run: ReportedRun, method: Mapping[str, Any]) -> dict[str, str]:
     return found | dict.fromkeys(others, "not known")
 
 
-def _intervals(accuracy: Mapping[str, float], evaluation: Evaluation | None) -> dict[str, Any]:
-    """The last round's accuracies; with intervals where the number of test images is known."""
-    samples = {t.space: len(t.labels) for t in evaluation.tests} if evaluation is not None else {}
-    found = {}
-    for name, value in accuracy.items():
-        found[name] = {"value": _short(value)}
-        n = samples.get(name.removesuffix(" (mean M)"))
-        if n:
-            low, high = wilson(value, n)
-            found[name] |= {"n": n, "low": _short(low), "high": _short(high)}
-    return found
-
-
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Columns over the recorded rounds; None where a round lacks a value."""
     # Without a warm-up, round 0 is the untrained network: it would only stretch the axes.
     used = [r for r in metrics if r["round"] > 0 or r.get("reference_loss") is not None] or list(metrics)
-    spaces = list(dict.fromkeys(s for r in used for s in r["accuracy"]))
+    names = list(dict.fromkeys(name for r in used for name in recorded(r)))
+    spaces = list(dict.fromkeys(s for r in used for name in recorded(r) for s in r[name]))
     losses = list(dict.fromkeys(name for r in used for name in r.get("losses", {})))
     return {
         "round": [r["round"] for r in used],
-        "accuracy": {s: [_short(r["accuracy"].get(s)) for r in used] for s in spaces},
-        "losses": {name: [_short(r.get("losses", {}).get(name)) for r in used] for name in losses}
-        | {"reference_loss": [_short(r.get("reference_loss")) for r in used]},
-        **{key: [_short(r.get(key)) for r in used] for key in MEANS if any(key in r for r in used)},
+        "metrics": {
+            name: {s: [short(r.get(name, {}).get(s)) for r in used] for s in spaces} for name in names
+        },
+        "losses": {name: [short(r.get("losses", {}).get(name)) for r in used] for name in losses}
+        | {"reference_loss": [short(r.get("reference_loss")) for r in used]},
+        **{key: [short(r.get(key)) for r in used] for key in MEANS if any(key in r for r in used)},
     }
 
 
@@ -254,13 +256,13 @@ def _centers(
             "trained": sum("losses" in r for _, r in records),
             "missed": missed,
             "reasons": reasons,
-            "loss": _short(last.get("losses", {}).get("loss")),
-            "confident_share": _short(last.get("confident_share")),
-            "pseudo_label_accuracy": _short(last.get("pseudo_label_accuracy")),
+            "loss": short(last.get("losses", {}).get("loss")),
+            "confident_share": short(last.get("confident_share")),
+            "pseudo_label_accuracy": short(last.get("pseudo_label_accuracy")),
         }
         errors = [(n, r["correspondence_error"]) for n, r in records if "correspondence_error" in r]
         if errors:
-            center["errors"] = [[n for n, _ in errors], [_short(e) for _, e in errors]]
+            center["errors"] = [[n for n, _ in errors], [short(e) for _, e in errors]]
         found.append(center)
     return found
 
@@ -288,36 +290,6 @@ def _matrices(evaluation: Evaluation | None) -> dict[str, Any]:
     return {"truths": truths, "estimates": estimates}
 
 
-def _tested(test: Predicted, classes: int) -> dict[str, Any]:
-    counts = confusion(test.labels, test.predicted, classes)
-    precision, recall = precision_recall(counts)
-    right = test.predicted == test.labels
-    rows = np.arange(len(test.labels))
-    bins = reliability(test.probabilities[rows, test.predicted].astype(np.float64), right)
-    return {
-        "space": test.space,
-        "n": len(test.labels),
-        "accuracy": _short(float(right.mean())),
-        "confusion": counts.ravel().tolist(),
-        "precision": [_short(p) for p in precision],
-        "recall": [_short(r) for r in recall],
-        "intervals": [
-            [_short(x) for x in wilson(r, int(n))] if r is not None else None
-            for r, n in zip(recall, counts.sum(1), strict=True)
-        ],
-        "support": counts.sum(1).tolist(),
-        "bins": [[b.samples, _short(b.confidence), _short(b.accuracy)] if b else None for b in bins],
-        "ece": _short(calibration_error(bins)),
-    }
-
-
 def _bytes(matrix: Numbers) -> str:
     """Probabilities as one byte each (to 1/255, finer than a shade can be told), in base 64."""
     return base64.b64encode(np.rint(matrix.clip(0, 1) * 255).astype(np.uint8).tobytes()).decode()
-
-
-def _short(value: float | None) -> float | None:
-    """Five digits are more than a screen shows; what is not a number becomes a gap."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.5g}")

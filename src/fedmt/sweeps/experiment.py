@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from fedmt.config import read_toml
 from fedmt.config.errors import Origin, explain
 from fedmt.errors import FedmtError, listed, nearest
+from fedmt.metrics import find_metric
 from fedmt.section import Section
 
 Figure = float | tuple[float] | tuple[float, float]
@@ -48,13 +49,17 @@ class Skip(Section):
 
 
 class ExperimentFile(Section):
-    """A whole experiment file. set: settings of every cell, by dotted key, before its row's and column's."""
+    """A whole experiment file. set: settings of every cell, by dotted key, before its row's and column's.
+
+    metric: shown in the wanted label space, before those of `show`, which name a label space themselves.
+    """
 
     title: str = Field(min_length=1)
     paper: str | None = None
     config: Path
     set: dict[str, Any] = Field(default_factory=dict)
-    show: list[str] = Field(min_length=1)
+    metric: str | None = None
+    show: list[str] = Field(default_factory=list)
     curves: list[str] = Field(default_factory=list)
     note: str | None = None
     columns: list[Part] = Field(min_length=1)
@@ -131,12 +136,34 @@ def read_experiment(path: Path) -> Experiment:
         file = ExperimentFile.model_validate(raw)
     except ValidationError as error:
         raise FedmtError(explain(error, ExperimentFile, (), origin)) from None
-    _check_labels(file, origin)
     base_path = (path.parent / file.config).resolve()
     if not base_path.is_file():
         raise FedmtError(f"{origin.place('config')}config: there is no file {base_path}.")
     base, base_text = read_toml(base_path)
+    if file.metric is not None:
+        file = file.model_copy(update={"show": _shown(file, base, base_path, origin)})
+    elif not file.show:
+        raise FedmtError(
+            f"{origin.place('show')}show: name a metric here, or give one as `metric` (docs/reproduce.md)."
+        )
+    _check_labels(file, origin)
     return Experiment(path.stem, path, file, base_path, base, base_text)
+
+
+def _shown(file: ExperimentFile, base: dict[str, Any], base_path: Path, origin: Origin) -> list[str]:
+    """`metric` in the wanted space, then what `show` lists."""
+    assert file.metric is not None
+    try:
+        metric = find_metric(file.metric)
+        if metric.function is None:
+            raise FedmtError(f"'{metric.name}' has values by class only, and a table shows one per run.")
+    except FedmtError as error:
+        raise FedmtError(f"{origin.place('metric')}metric: {error}") from None
+    changed = file.set.get("wanted") or file.set.get("benchmark.wanted")
+    wanted = changed or base.get("wanted") or base.get("benchmark", {}).get("wanted")
+    if not wanted:
+        raise FedmtError(f"{base_path} does not name a wanted label space for `metric` to be shown in.")
+    return list(dict.fromkeys([f"{file.metric}.{wanted}", *file.show]))
 
 
 def _check_labels(file: ExperimentFile, origin: Origin) -> None:

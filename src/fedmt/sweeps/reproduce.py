@@ -21,7 +21,8 @@ from fedmt.run import Stopped
 from fedmt.sweeps.display import Display
 from fedmt.sweeps.expansion import Run, Sweep, expand
 from fedmt.sweeps.experiment import Experiment, find_experiment, known_experiments, read_experiment
-from fedmt.sweeps.results import Finished, Heading, Results, number, read_finished
+from fedmt.sweeps.figures import number
+from fedmt.sweeps.results import Finished, Heading, Results, read_finished
 from fedmt.sweeps.scales import SCALES, cost
 from fedmt.sweeps.workers import Outcome, run_all
 

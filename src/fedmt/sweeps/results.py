@@ -15,12 +15,11 @@ from typing import Any
 
 from fedmt.errors import nearest
 from fedmt.runs.folder import RunFolder, write_atomically, writing
+from fedmt.runs.records import read_record
 from fedmt.sweeps.expansion import Cell, Run
 from fedmt.sweeps.experiment import Experiment
+from fedmt.sweeps.figures import is_share, metric_of, metrics_of, number
 from fedmt.sweeps.scales import Scale
-
-SHARES = ("accuracy", "confident_share", "pseudo_label_accuracy")
-"""Metrics that are shares; they are shown in per cent."""
 
 NOTHING = "\N{EN DASH}"
 
@@ -43,33 +42,12 @@ class Finished:
         return metric_of(self.record, metric)
 
 
-def metric_of(record: Mapping[str, Any], metric: str) -> float | None:
-    """A metric of one round's record by its dotted name; None where the method has none."""
-    found: Any = record
-    for part in metric.split(".", 1):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    if not isinstance(found, int | float):
-        return None
-    return 100 * float(found) if metric.split(".")[0] in SHARES else float(found)
-
-
-def metrics_of(record: Mapping[str, Any]) -> list[str]:
-    """The dotted names of a round's metrics, its centers' own left out."""
-    parts = {key: value if isinstance(value, Mapping) else {"": value} for key, value in record.items()}
-    return [f"{k}.{name}" if name else k for k, v in parts.items() if k != "centers" for name in v]
-
-
-def number(metric: str, value: float) -> str:
-    """A share in per cent with one digit, another metric with three."""
-    return f"{value:.1f}" if metric.split(".")[0] in SHARES else f"{value:.3f}"
-
-
 def read_finished(folder: Path) -> Finished | None:
     """The run in a folder, if it is finished; one whose files a kill or a full disk cut short is not."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return Finished(json.loads(lines[-1]), summary)
+        return Finished(read_record(lines[-1]), summary)
     except (OSError, ValueError, IndexError):
         return None
 
@@ -203,7 +181,7 @@ class Results:
         if heading.changed:
             lines += [f"Changed: {', '.join(f'`{c}`' for c in heading.changed)}.", ""]
         for metric in file.show:
-            unit = ", %" if metric.split(".")[0] in SHARES else ""
+            unit = ", %" if is_share(metric) else ""
             lines += [f"## {metric}{unit}", ""]
             columns = self.shown()[1]
             lines.append("| | " + " | ".join(map(_escaped, columns)) + " |")
@@ -333,7 +311,7 @@ def _draw(
         high = [m + s for m, s in zip(middle, spread, strict=True)]
         axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
-    axes.set_ylabel(metric.replace("_", " ") + (", %" if metric.split(".")[0] in SHARES else ""))
+    axes.set_ylabel(metric.replace("_", " ") + (", %" if is_share(metric) else ""))
     axes.legend(fontsize="small", frameon=False)
     written = []
     for ending in (".png", ".svg"):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedmt.errors import FedmtError
+from fedmt.metrics.measuring import recorded
 from fedmt.tracking.spec import TrackingSpec
 
 DATA_TABLES = ("spaces", "correspondences", "reference", "centers", "tests")
@@ -108,7 +109,15 @@ def tracking(spec: TrackingSpec | None, folder: Path, config: Mapping[str, Any])
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """A round's figures of the whole federation, by a name that both trackers accept."""
-    found = {f"accuracy/{plain(space)}": value for space, value in record["accuracy"].items()}
+    found = {
+        f"{name}/{plain(space)}": value
+        for name, spaces in recorded(record).items()
+        for space, value in spaces.items()
+    }
+    for name, spaces in recorded(record.get("mean_matrix", {})).items():
+        found |= {f"mean_matrix/{name}/{plain(space)}": value for space, value in spaces.items()}
+    for test, metrics in record.get("tests", {}).items():
+        found |= {f"tests/{plain(test)}/{name}": value for name, value in metrics.items()}
     if record.get("reference_loss") is not None:
         found["loss/reference"] = record["reference_loss"]
     found |= {f"loss/centers_{plain(name)}": value for name, value in record.get("losses", {}).items()}

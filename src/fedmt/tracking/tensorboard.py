@@ -10,6 +10,7 @@ import tomli_w
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
+from fedmt.metrics import HEADLINE
 from fedmt.tracking import hyperparameters, plain, scalars
 
 
@@ -25,10 +26,10 @@ class TensorBoard:
         text = tomli_w.dumps(dict(config))
         self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
         # Not add_hparams: it would put them into a folder, hence a run, of their own. Beside them TensorBoard
-        # shows the accuracy in the wanted space.
+        # shows the headline in the wanted space.
         wanted = config.get("wanted") or config.get("benchmark", {}).get("wanted", "")
         to_file: Any = self._writer.file_writer
-        for summary in hparams(hyperparameters(config), {f"accuracy/{plain(wanted)}": 0.0}):
+        for summary in hparams(hyperparameters(config), {f"{HEADLINE}/{plain(wanted)}": 0.0}):
             to_file.add_summary(summary)
 
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:

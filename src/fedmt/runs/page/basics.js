@@ -1,5 +1,5 @@
 // State, elements, numbers and colours. Names come from users: they enter the page as text, never as HTML.
-const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), axis: "", charts: [], heats: [] };
+const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), axis: "", charts: [], heats: [], metric: "" };
 const byId = (id) => document.getElementById(id);
 
 function el(tag, attributes, ...children) {
@@ -17,6 +17,8 @@ function el(tag, attributes, ...children) {
 // Halves upwards, as the sentences of the summary round.
 const percent = (x, digits = 1) => (x == null ? "–" : (Math.floor(x * 10 ** (2 + digits) + 0.5) / 10 ** digits).toFixed(digits) + "%");
 const number = (x, digits = 3) => (x == null ? "–" : String(+x.toPrecision(digits)));
+// A metric's value in its own unit.
+const figure = (metric, x, digits = 1) => (x == null ? "–" : metric.unit === "share" ? percent(x, digits) : x.toFixed(3) + (metric.unit === "nats" ? " nats" : ""));
 const whole = (x) => (x == null ? "–" : x.toLocaleString("en"));
 
 const DARK_LINES = ["#ffffff", "#4aa3df", "#ff8a3d", "#2fc79a", "#e79ac3", "#ffc04d", "#9ad7ff"];

@@ -68,10 +68,12 @@ function drawCurves() {
   const runs = page.data.runs;
   host.replaceChildren();
   const axis = { xName: page.axis === "share" ? "training done, %" : "round", group: "curves" };
-  const spaces = [...new Set(runs.flatMap((r) => Object.keys(r.curves.accuracy)))];
+  const metric = page.data.metrics.find((m) => m.name === page.metric) || page.data.metrics[0];
+  const spaces = [...new Set(runs.flatMap((r) => Object.keys(r.curves.metrics[metric.name] || {})))];
+  const scale = metric.unit === "share" ? { format: percent, most: 1, tick: percentTick } : { zero: metric.better === "lower" };
   const losses = [...new Set(runs.flatMap((r) => Object.keys(r.curves.losses)))];
   const shown = [
-    ...spaces.filter((s) => !s.endsWith(" (mean M)")).map((s) => ["accuracy-" + s, "Accuracy in '" + s + "'", (c) => c.accuracy[s], { format: percent, most: 1, tick: percentTick }]),
+    ...spaces.map((s) => [metric.name + "-" + s, metric.title + " in '" + s + "'", (c) => (c.metrics[metric.name] || {})[s], scale]),
     ...losses.map((l) => ["loss-" + l, { loss: "Loss at the centers (mean)", reference_loss: "Loss at the reference center" }[l] || "Loss term '" + l + "' (mean of the centers)", (c) => c.losses[l], { zero: true }]),
     ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: percentTick }],
     ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: percentTick }],
@@ -89,6 +91,10 @@ function curveControls() {
   host.replaceChildren();
   const runs = page.data.runs;
   sayHidden();
+  // A metric that waits for the last round has one point, which is in the table.
+  const drawn = page.data.metrics.filter((m) => runs.some((r) => Object.values(r.curves.metrics[m.name] || {}).some((y) => y.filter((v) => v != null).length > 1)));
+  if (drawn.length > 1) host.append(el("label", {}, "Test metric ", el("select", { id: "curve-metric", onchange: (event) => { page.metric = event.target.value; drop("curves"); drawCurves(); } },
+    drawn.map((m) => el("option", { value: m.name, selected: m.name === page.metric }, m.title)))));
   if (runs.length > 1) {
     host.append(el("fieldset", {}, el("legend", {}, "Runs shown"), runs.map((run, i) => el("label", {},
       el("input", { type: "checkbox", id: "show-" + i, checked: !page.hidden.has(i), onchange: (event) => show(i, event.target.checked) }), swatch(i), run.label))));

@@ -78,12 +78,14 @@ function drawClasses(run, host) {
     const columns = [
       { name: "class", text: true, cell: (k) => names[k], key: (k) => names[k] },
       { name: "images", cell: (k) => whole(test.support[k]), key: (k) => test.support[k] },
-      { name: "precision", cell: (k) => percent(test.precision[k]), key: (k) => test.precision[k] },
-      { name: "recall", cell: (k) => [percent(test.recall[k]), el("small", {}, test.intervals[k] ? percent(test.intervals[k][0], 0) + " to " + percent(test.intervals[k][1], 0) : "")], key: (k) => test.recall[k] },
+      ...page.data.metrics.filter((m) => (run.by_class[m.name] || {})[test.space]).map((m) => {
+        const found = run.by_class[m.name][test.space];
+        return { name: m.title, cell: (k) => withInterval(m, { value: found.value[k], low: found.low[k], high: found.high[k] }, 0), key: (k) => found.value[k] };
+      }),
     ];
     host.append(el("div", { class: "pair" },
       heat("confusion-" + t, "Confusion in '" + test.space + "': rows true, columns predicted, shade: share of the true class", names, names, part, say, { width: K > 20 ? 1180 : 620, cell: (i, j) => whole(count(i, j)) }),
-      el("figure", {}, el("figcaption", {}, "Precision, and recall with its 95% interval"), table("classes-" + t, "Precision and recall by class in " + test.space, columns, names.map((_, k) => k))),
+      el("figure", {}, el("figcaption", {}, "Each class against all others, with 95% intervals"), table("classes-" + t, "Metrics by class in " + test.space, columns, names.map((_, k) => k))),
       reliabilityDiagram("reliability-" + t, test)));
     const mistakes = run.mistakes[test.space] || [];
     if (mistakes.length) host.append(el("h3", {}, "Most confident mistakes in '" + test.space + "'"), el("div", { class: "gallery" }, mistakes.map((m) => el("figure", {},

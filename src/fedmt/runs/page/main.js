@@ -1,6 +1,6 @@
 // Puts it together; where the page is served live, asks for newer data.
 function summaryNote() {
-  return el("p", { class: "note" }, "Accuracy of the last round on test images; below it Wilson's 95% interval, which knows of the number of test images alone, not of seeds. ECE: expected calibration error in the wanted space. Means over centers where each predicts through its own matrix.");
+  return el("p", { class: "note" }, "Accuracy of the last round on test images; below it Wilson's 95% interval, which knows of the number of test images alone, not of seeds. Means over centers where each predicts through its own matrix.");
 }
 
 function drawAll() {
@@ -8,6 +8,8 @@ function drawAll() {
   tip("");
   byId("words").replaceChildren(...page.data.words.map((w) => el("p", {}, w)));
   byId("summary-table").replaceChildren(summaryTable(), summaryNote());
+  byId("metrics-body").replaceChildren();
+  metricTables(byId("metrics-body"));
   page.charts.forEach((c) => c.plot.destroy());
   page.charts = [];
   curveControls();
@@ -20,6 +22,7 @@ function drawAll() {
 
 function start(data) {
   page.data = data;
+  page.metric = data.headline;
   page.axis = new Set(data.runs.map((r) => r.planned)).size > 1 ? "share" : "round";
   drawAll();
 }

@@ -85,7 +85,7 @@ function bytes(text) {
 // Accuracy against confidence. bins: [samples, confidence, accuracy] or null, all equally wide.
 function reliabilityDiagram(id, test) {
   const size = 260, at = 38, n = test.bins.length, wide = size / n;
-  const drawing = el("svg", { viewBox: "0 0 " + (at + size + 12) + " " + (size + 46), width: at + size + 12, height: size + 46, role: "img", "aria-label": "Reliability diagram, expected calibration error " + number(test.ece) });
+  const drawing = el("svg", { viewBox: "0 0 " + (at + size + 12) + " " + (size + 46), width: at + size + 12, height: size + 46, role: "img", "aria-label": "Reliability diagram, expected calibration error " + number(test.calibration_error) });
   const y = (v) => 6 + size * (1 - v);
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     drawing.append(el("line", { x1: at, x2: at + size, y1: y(tick), y2: y(tick), stroke: "currentColor", opacity: 0.15 }),
@@ -104,7 +104,7 @@ function reliabilityDiagram(id, test) {
   const columns = [
     { name: "confidence", text: true, cell: (r) => percent(r.i / n, 0) + " to " + percent((r.i + 1) / n, 0), key: (r) => r.i },
     { name: "images", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
-  return el("figure", {}, el("figcaption", {}, "Reliability in '" + test.space + "', ECE " + number(test.ece)), drawing,
+  return el("figure", {}, el("figcaption", {}, "Reliability in '" + test.space + "', expected calibration error " + number(test.calibration_error)), drawing,
     el("p", { class: "note" }, "On the dashed line, confidence is what it says. Dots grow with the number of images."),
     alternative(id + "-table", "Reliability", () => table(id + "-bins", "Reliability in " + test.space, columns, test.bins.map((bin, i) => ({ bin, i })).filter((r) => r.bin))));
 }

@@ -38,7 +38,7 @@ function matrixTable(caption, rowNames, columnNames, cell) {
 
 function summaryTable() {
   const runs = page.data.runs.map((run, index) => ({ run, index }));
-  const spaces = [...new Set(page.data.runs.flatMap((r) => Object.keys(r.accuracy)))].filter((s) => !s.endsWith(" (mean M)"));
+  const spaces = [...new Set(page.data.runs.flatMap((r) => Object.keys(r.accuracy)))];
   const sizes = new Map(page.data.runs.flatMap((r) => r.spaces.map((s) => [s.name, s.classes.length])));
   const wanted = new Set(page.data.runs.map((r) => r.wanted));
   const columns = [
@@ -49,11 +49,50 @@ function summaryTable() {
       cell: ({ run }) => { const a = run.accuracy[s]; return a ? [percent(a.value), el("small", {}, a.n ? percent(a.low) + " to " + percent(a.high) : "no interval")] : "–"; },
       key: ({ run }) => (run.accuracy[s] ? run.accuracy[s].value : null),
     })),
-    { name: "ECE", cell: ({ run }) => number(ece(run), 2), key: ({ run }) => ece(run) },
     { name: "rounds", cell: ({ run }) => run.finished ? run.round : run.round + " of " + run.planned, key: ({ run }) => run.round },
     { name: "seconds", cell: ({ run }) => number(run.seconds), key: ({ run }) => run.seconds },
   ];
   return table("runs", "Runs: method, accuracy by label space with 95% interval, seconds", columns, runs,
     { className: ({ index }) => (page.hidden.has(index) ? "off" : null) });
 }
-function ece(run) { const t = run.tests.find((t) => t.space === run.wanted); return t ? t.ece : null; }
+
+// A value with its interval beneath.
+function withInterval(metric, result, digits = 1) {
+  if (!result || result.value == null) return "–";
+  return [figure(metric, result.value, digits), el("small", {}, result.low == null ? "no interval" : figure(metric, result.low, digits) + " to " + figure(metric, result.high, digits))];
+}
+
+const metricName = (m) => m.title + (m.better === "lower" ? " (lower is better)" : "");
+
+// Every metric: of one run by label space, of several runs one table for each space.
+function metricTables(host) {
+  const runs = page.data.runs;
+  const of = (run, kind) => Object.values(run[kind]).flatMap((m) => Object.keys(m));
+  const results = (run, kind, title, space) => ({ title, get: (m) => (run[kind][m.name] || {})[space] });
+  const add = (id, caption, columns) => {
+    const rows = page.data.metrics.filter((m) => columns.some((c) => c.get(m)));
+    if (!rows.length) return;
+    host.append(table(id, caption, [
+      { name: "metric", text: true, cell: metricName, key: (m) => m.title },
+      ...columns.map((c) => ({ name: c.title, cell: (m) => withInterval(m, c.get(m)), key: (m) => (c.get(m) || {}).value })),
+    ], rows, { fixed: true }));
+  };
+  const kinds = [["metrics", ""], ["mean_matrix", ", by the mean M"]];
+  if (runs.length === 1) {
+    add("metrics-table", "Metrics by label space with 95% intervals", kinds.flatMap(([kind, mark]) =>
+      [...new Set(of(runs[0], kind))].map((space) => results(runs[0], kind, "in '" + space + "'" + mark, space))));
+  } else {
+    kinds.forEach(([kind, mark], k) => [...new Set(runs.flatMap((run) => of(run, kind)))].forEach((space, i) => {
+      host.append(el("h3", {}, "In '" + space + "'" + mark));
+      add("metrics-table-" + k + "-" + i, "Metrics in '" + space + "'" + mark + " with 95% intervals", runs.map((run) => results(run, kind, run.label, space)));
+    }));
+  }
+  runs.filter((run) => Object.keys(run.each_test).length).forEach((run, i) => {
+    const rows = Object.entries(run.each_test), known = page.data.metrics.filter((m) => rows.some(([, v]) => v[m.name] != null));
+    const title = "Test sets one by one" + (runs.length > 1 ? ", " + run.label : "");
+    host.append(el("h3", {}, title), table("each-test-" + i, title, [{ name: "test set", text: true, cell: ([name]) => name, key: ([name]) => name },
+      ...known.map((m) => ({ name: m.title, cell: ([, v]) => figure(m, v[m.name]), key: ([, v]) => v[m.name] }))], rows));
+  });
+  if (!host.childElementCount) host.append(el("p", {}, "No test result at hand."));
+  else host.append(el("p", { class: "note" }, "Beneath each value is its 95% interval. It tells what other test samples would change, not other seeds. In a space with several answers, values are means over the answers; the mean M is the single answer that the model gives."));
+}

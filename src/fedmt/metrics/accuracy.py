@@ -1,0 +1,28 @@
+"""Accuracy: the share of samples whose most probable class is the true one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedmt.metrics.base import Metric
+from fedmt.metrics.intervals import wilson
+
+
+def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """A tensor without dimensions.
+
+    >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0])).item()
+    0.5
+    """
+    from torchmetrics.functional.classification import multiclass_accuracy
+
+    guesses, classes = probabilities.argmax(1), probabilities.shape[1]
+    return multiclass_accuracy(guesses, labels, classes, average="micro", validate_args=False)
+
+
+def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+    return wilson(accuracy(probabilities, labels), torch.tensor(len(labels)))
+
+
+METRIC = Metric("accuracy", "Accuracy", accuracy, _interval, unit="share")

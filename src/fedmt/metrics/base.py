@@ -1,0 +1,74 @@
+"""What a metric is: a pure function of predicted probabilities and true labels, and how it is read.
+
+Throughout this room, probabilities are [N, J] (one row per test sample, one column per class) and labels
+are [N]. Functions compute on the tensors' own device and return tensors: whoever evaluates several metrics
+moves all results to the CPU at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fedmt.metrics.intervals import bootstrap
+
+Function = Callable[[Tensor, Tensor], Tensor]
+"""(probabilities [N, J], labels [N]) to a result, whose shape `Metric` names."""
+
+Unit = Literal["share", "nats", "none"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. It has a value for the whole test set (`function`), for each class (`by_class`), or both.
+
+    name: its key in metrics.jsonl and summary.json, and in the names of trackers and experiment files.
+    function: the value, a tensor without dimensions; NaN where the metric is not defined, as the AUROC is
+        not on a test set of one class.
+    interval: the ends [2] of the 95% confidence interval; by default a bootstrap of `function`.
+    by_class: the values [J], with NaN for a class where it is not defined.
+    interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
+    every_round: False for one that is too slow for that. It is computed after the last round only.
+    """
+
+    name: str
+    title: str
+    function: Function | None = None
+    interval: Function | None = None
+    by_class: Function | None = None
+    interval_by_class: Function | None = None
+    unit: Unit = "none"
+    better: Literal["higher", "lower"] = "higher"
+    every_round: bool = True
+
+    def ends(self, probabilities: Tensor, labels: Tensor) -> Tensor:
+        """The 95% confidence interval [2] of the value."""
+        if self.interval is not None:
+            return self.interval(probabilities, labels)
+        assert self.function is not None, f"{self.name} has no value for a whole test set"
+        return bootstrap(self.function, probabilities, labels)
+
+    def ends_by_class(self, probabilities: Tensor, labels: Tensor) -> Tensor:
+        """The 95% confidence intervals [J, 2] of the values by class."""
+        if self.interval_by_class is not None:
+            return self.interval_by_class(probabilities, labels)
+        assert self.by_class is not None, f"{self.name} has no values by class"
+        return bootstrap(self.by_class, probabilities, labels)
+
+    def format(self, value: float) -> str:
+        """The value as people read it: `41.2%`, `0.873 nats` or `0.873`."""
+        return formatted(value, self.unit)
+
+
+def formatted(value: float, unit: Unit) -> str:
+    """A share in percent with one digit, another value with three.
+
+    >>> formatted(0.4123, "share"), formatted(0.8731, "nats"), formatted(0.8731, "none")
+    ('41.2%', '0.873 nats', '0.873')
+    """
+    if unit == "share":
+        return f"{value:.1%}"
+    return f"{value:.3f} nats" if unit == "nats" else f"{value:.3f}"

@@ -1,0 +1,108 @@
+"""Precision, sensitivity and specificity of each class: shares of the samples that are counted right.
+
+A sample counts for its most probable class. Each class is judged against all others together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmt.metrics.base import Metric
+from fedmt.metrics.intervals import wilson
+
+
+class Counts(NamedTuple):
+    """Samples by class [J] (or [B, J], by resample): true and false positives, true and false negatives."""
+
+    tp: Tensor
+    fp: Tensor
+    tn: Tensor
+    fn: Tensor
+
+
+def counts(probabilities: Tensor, labels: Tensor) -> Counts:
+    """Of one test set, [J] each."""
+    from torchmetrics.functional.classification import multiclass_stat_scores
+
+    guesses, classes = probabilities.argmax(1), probabilities.shape[1]
+    # Of the five columns the last is the number of samples of the class.
+    found = multiclass_stat_scores(guesses, labels, classes, average=None, validate_args=False)
+    return Counts(*found.unbind(1)[:4])
+
+
+def weighted_counts(probabilities: Tensor, labels: Tensor, weights: Tensor) -> Counts:
+    """Of every resample, [B, J] each; weights: [B, N]."""
+    classes = probabilities.shape[1]
+    guessed = torch.nn.functional.one_hot(probabilities.argmax(1), classes).to(weights)
+    true = torch.nn.functional.one_hot(labels, classes).to(weights)
+    tp, positive, actual = weights @ (guessed * true), weights @ guessed, weights @ true
+    fp, fn = positive - tp, actual - tp
+    return Counts(tp, fp, weights.sum(1, keepdim=True) - tp - fp - fn, fn)
+
+
+def _share(part: Tensor, rest: Tensor) -> Tensor:
+    """part / (part + rest), NaN where both are 0."""
+    return part / (part + rest)
+
+
+def precision(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """[J]: of the samples taken for a class, the share that are of it; NaN if there are none.
+
+    >>> precision(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1])).tolist()
+    [0.5, 1.0, nan]
+    """
+    of = counts(probabilities, labels)
+    return _share(of.tp, of.fp)
+
+
+def sensitivity(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """[J]: of the samples of a class, the share that are taken for it (recall); NaN if there are none.
+
+    >>> sensitivity(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1])).tolist()
+    [1.0, 0.5, nan]
+    """
+    of = counts(probabilities, labels)
+    return _share(of.tp, of.fn)
+
+
+def specificity(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """[J]: of the samples of other classes, the share that are not taken for it; NaN if there are none.
+
+    >>> specificity(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1])).tolist()
+    [0.5, 1.0]
+    """
+    of = counts(probabilities, labels)
+    return _share(of.tn, of.fp)
+
+
+def _precision_interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+    of = counts(probabilities, labels)
+    return wilson(_share(of.tp, of.fp), of.tp + of.fp)
+
+
+def _sensitivity_interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+    of = counts(probabilities, labels)
+    return wilson(_share(of.tp, of.fn), of.tp + of.fn)
+
+
+def _specificity_interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+    of = counts(probabilities, labels)
+    return wilson(_share(of.tn, of.fp), of.tn + of.fp)
+
+
+PRECISION = Metric(
+    "precision", "Precision", by_class=precision, interval_by_class=_precision_interval, unit="share"
+)
+SENSITIVITY = Metric(
+    "sensitivity",
+    "Sensitivity (recall)",
+    by_class=sensitivity,
+    interval_by_class=_sensitivity_interval,
+    unit="share",
+)
+SPECIFICITY = Metric(
+    "specificity", "Specificity", by_class=specificity, interval_by_class=_specificity_interval, unit="share"
+)

@@ -1,0 +1,150 @@
+"""AUROC and average precision: how well a class's probability ranks its samples before the others.
+
+Each class is judged against all others together (one-vs-rest); the value for the whole test set is the mean
+over the classes that have test samples and are not the only one (macro). Both are computed after the last
+round only, since they sort all samples once for each class.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmt.metrics.base import Metric
+from fedmt.metrics.intervals import by_weights
+
+
+def auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """[J]: the probability that a sample of the class is ranked before one of another; ties count half.
+
+    >>> auroc(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]]), torch.tensor([0, 0, 1])).tolist()
+    [0.5, 0.5]
+    """
+    from torchmetrics.functional.classification import multiclass_auroc
+
+    return _by_class(multiclass_auroc, probabilities, labels)
+
+
+def average_precision(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """[J]: the mean precision over the class's samples, each at the threshold that just includes it."""
+    from torchmetrics.functional.classification import multiclass_average_precision
+
+    return _by_class(multiclass_average_precision, probabilities, labels)
+
+
+def _by_class(function: Callable[..., Tensor], probabilities: Tensor, labels: Tensor) -> Tensor:
+    # torchmetrics takes values outside [0, 1] for logits, and a product with M may round to just above 1.
+    clean = probabilities.float().clamp(0, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes without samples, which become NaN below
+        found = function(clean, labels, clean.shape[1], average=None, validate_args=False)
+    return torch.where(_judged(clean, labels), found, found.new_tensor(torch.nan))
+
+
+def _judged(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """[J]: whether there are samples of the class and of others."""
+    positives = torch.nn.functional.one_hot(labels, probabilities.shape[1]).sum(0)
+    return (positives > 0) & (positives < len(labels))
+
+
+def _mean(by_class: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda probabilities, labels: by_class(probabilities, labels).nanmean()
+
+
+# -- intervals -----------------------------------------------------------------------------------------
+
+
+class Ranked(NamedTuple):
+    """A class's P samples in every resample, [P, B] each: how often each occurs, and what ranks before it.
+
+    Samples of equal score form one group. up_to: all samples to the end of its group; before: to the end of
+    the group before. tp_up_to, tp_before: of these, the samples of the class. everyone: [B], all samples.
+    """
+
+    weights: Tensor
+    up_to: Tensor
+    before: Tensor
+    tp_up_to: Tensor
+    tp_before: Tensor
+    everyone: Tensor
+
+
+def ranked(scores: Tensor, positive: Tensor, weights: Tensor) -> Ranked:
+    """scores, positive: [N], of one class. weights: [N, B], one column per resample.
+
+    torchmetrics ranks a single sample at a time; to resample is to do it hundreds of times. This sorts once.
+    """
+    order = scores.argsort(descending=True)
+    scores, positive, weights = scores[order], positive[order], weights[order]
+    places = positive.nonzero().flatten()
+    own = weights[places]
+    zero = torch.zeros_like(weights[:1])
+    total, tp = torch.cat([zero, weights.cumsum(0)]), torch.cat([zero, own.cumsum(0)])
+    # The group of each sample of the class, as the places before and after it in descending order.
+    ascending, wanted = -scores, -scores[places]
+    first, last = (torch.searchsorted(ascending, wanted, right=end) for end in (False, True))
+    tp_first, tp_last = (torch.searchsorted(wanted, wanted, right=end) for end in (False, True))
+    return Ranked(own, total[last], total[first], tp[tp_last], tp[tp_first], total[-1])
+
+
+def area(found: Ranked) -> Tensor:
+    """The AUROC [B]: the share of pairs in which the class's sample is before the other; half of the ties."""
+    own = found.weights.sum(0)
+    after = (found.everyone - found.up_to) - (own - found.tp_up_to)
+    tied = (found.up_to - found.before) - (found.tp_up_to - found.tp_before)
+    return (found.weights * (after + tied / 2)).sum(0) / (own * (found.everyone - own))
+
+
+def mean_precision(found: Ranked) -> Tensor:
+    """The average precision [B]."""
+    precision = found.tp_up_to / found.up_to.clamp_min(1)
+    return (found.weights * precision).sum(0) / found.weights.sum(0)
+
+
+def _statistic(
+    summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """weights [B, N] to values [B, J]."""
+    judged = _judged(probabilities, labels).tolist()
+
+    def statistic(weights: Tensor) -> Tensor:
+        columns = weights.T.contiguous()
+        found = weights.new_full((len(weights), len(judged)), torch.nan)
+        for k in (k for k, is_judged in enumerate(judged) if is_judged):
+            found[:, k] = summed_up(ranked(probabilities[:, k].contiguous(), labels == k, columns))
+        return found
+
+    return statistic
+
+
+def _interval(summed_up: Callable[[Ranked], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+        statistic = _statistic(summed_up, probabilities, labels)
+        return by_weights(lambda weights: statistic(weights).nanmean(1), probabilities)
+
+    return interval
+
+
+def _interval_by_class(summed_up: Callable[[Ranked], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+        return by_weights(_statistic(summed_up, probabilities, labels), probabilities)
+
+    return interval
+
+
+AUROC = Metric(
+    "auroc", "AUROC", _mean(auroc), _interval(area), auroc, _interval_by_class(area), every_round=False
+)
+AVERAGE_PRECISION = Metric(
+    "average_precision",
+    "Average precision",
+    _mean(average_precision),
+    _interval(mean_precision),
+    average_precision,
+    _interval_by_class(mean_precision),
+    every_round=False,
+)

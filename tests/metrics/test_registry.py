@@ -1,0 +1,112 @@
+"""A metric that is entered in the registry is everywhere, without any other change."""
+
+import json
+
+import pytest
+
+from fedmt.config import load_config
+from fedmt.errors import FedmtError
+from fedmt.export.safetensors import recorded_metrics
+from fedmt.metrics import METRICS, Metric
+from fedmt.report import Source
+from fedmt.run import run
+from fedmt.runs.report import content
+from fedmt.sweeps.expansion import Sweep, expand
+from fedmt.sweeps.experiment import read_experiment
+from fedmt.sweeps.results import Heading, Results, read_finished
+from fedmt.tracking import scalars
+
+BASE = """
+[method]
+correspondence = "estimated"
+[training]
+rounds = 1
+local_epochs = 1
+batch_size = 10
+reference_epochs = 1
+warmup_epochs = 1
+[model]
+backbone = "small_cnn"
+[benchmark]
+data = { source = "fashion_mnist" }
+wanted = "garment"
+spaces = { department = 2 }
+per_class = 1
+samples = 20
+test_samples = 50
+"""
+SWEEP = """
+title = "By a toy"
+config = "base.toml"
+metric = "toy"
+[[columns]]
+label = "FedMT (E)"
+[[rows]]
+label = "one"
+"""
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """The mean probability of the true class, of all samples and of each class."""
+    metric = Metric(
+        "toy",
+        "Toy",
+        lambda p, y: p.gather(1, y[:, None]).mean(),
+        by_class=lambda p, y: p.mean(0),
+        unit="share",
+    )
+    monkeypatch.setitem(METRICS, "toy", metric)
+    return metric
+
+
+def test_a_new_metric_is_everywhere(toy, tmp_path):
+    (tmp_path / "base.toml").write_text(BASE)
+    summary = run(load_config(tmp_path / "base.toml"), tmp_path / "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        assert set(record["toy"]) == set(record["accuracy"]) and 0 < record["toy"]["garment"] < 1
+    last = records[-1]
+    assert set(last["mean_matrix"]["toy"]) == {"department"}
+    found = summary["metrics"]["toy"]["garment"]
+    assert found["value"] == last["toy"]["garment"] and found["low"] < found["value"] < found["high"]
+    assert len(summary["by_class"]["toy"]["garment"]["value"]) == 10
+    data = content("t", "", [Source(tmp_path / "run").reported("run")])
+    assert data["metrics"][-1] == {"name": "toy", "title": "Toy", "unit": "share", "better": "higher"}
+    assert {"toy"} <= set(data["runs"][0]["metrics"]) & set(data["runs"][0]["by_class"])
+    assert "toy" in data["runs"][0]["curves"]["metrics"]
+    assert scalars(last)["toy/garment"] == last["toy"]["garment"]
+    assert scalars(last)["mean_matrix/toy/department"] == last["mean_matrix"]["toy"]["department"]
+    assert recorded_metrics(tmp_path / "run", 1)["garment"]["toy"] == last["toy"]["garment"]
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    experiment = read_experiment(tmp_path / "sweep.toml")
+    cells = expand(experiment, Sweep(seeds=1))
+    finished = {cells[0].runs[0].key: read_finished(tmp_path / "run")}
+    results = Results(experiment, cells, finished, {}, Heading("full", 1, "fedmt"), tmp_path)
+    text = results.markdown()
+    assert "## toy.garment, %" in text and f"| one | {100 * last['toy']['garment']:.1f} |" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('metric = "balanced_acuracy"', r"sweep.toml, line 4: metric: .*Did you mean 'balanced_accuracy'"),
+        ('metric = "sensitivity"', "by class only"),
+        ("", "name a metric here"),
+    ],
+)
+def test_a_sweep_s_metric_is_checked_before_anything_runs(tmp_path, line, told):
+    (tmp_path / "base.toml").write_text(BASE)
+    (tmp_path / "sweep.toml").write_text(SWEEP.replace('metric = "toy"', line))
+    with pytest.raises(FedmtError, match=told):
+        read_experiment(tmp_path / "sweep.toml")
+
+
+def test_a_sweep_shows_its_metric_before_the_others(tmp_path):
+    (tmp_path / "base.toml").write_text(BASE)
+    line = 'metric = "balanced_accuracy"\nshow = ["accuracy.garment"]'
+    (tmp_path / "sweep.toml").write_text(SWEEP.replace('metric = "toy"', line))
+    assert read_experiment(tmp_path / "sweep.toml").file.show == [
+        "balanced_accuracy.garment",
+        "accuracy.garment",
+    ]
