@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from fedmt.config import build_federation, load_config
+from fedmt.data.member import Member
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
+from fedmt.labels import LabelSpace
 from fedmt.run import build_engine
-from fedmt.runs.evaluation import Evaluation, Member, Predicted, evaluate, read_evaluation
+from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import existing_run, write_atomically, writing
 from fedmt.runs.report import ReportedRun, content, render
 
@@ -138,14 +140,15 @@ class Source:
         homes = {c.get("name"): c.get("space") for c in self.settings.get("centers", [])}
         wanted = self.settings.get("wanted") or self.settings.get("benchmark", {}).get("wanted") or "wanted"
         spaces: dict[str, Sequence[str]] = {}
-        members = []
+        members, estimates = [], {}
         for name, matrix in found.items():
             rows, columns = matrix.shape
             home = homes.get(name) or f"space of {rows} classes"
             for space, size in ((wanted, columns), (home, rows)):
                 spaces.setdefault(space, named.get(space) or [f"class {i + 1}" for i in range(size)])
-            members.append(Member(name, None, home, estimate=matrix.float().numpy()))
-        return Evaluation(state.round, spaces, members, [])
+            members.append(Member(name, LabelSpace(home, spaces[home])))
+            estimates[name] = matrix.float().numpy()
+        return Evaluation(state.round, spaces, members, [], estimates)
 
     def _mistakes(self, evaluation: Evaluation, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
         """The most confident mistakes with their images, which only the data has. Test data alone."""

@@ -38,7 +38,8 @@ from fedmt import FedmtError, Model, cli
 from fedmt.aggregation import STRATEGIES
 from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config
 from fedmt.config.errors import Origin
-from fedmt.data.specs import BenchmarkSpec, CalibrationSpec, ImageSpec
+from fedmt.data.specs import BenchmarkSpec, CalibrationSpec
+from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, Training
 from fedmt.sweeps.expansion import Sweep, expand

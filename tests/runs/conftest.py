@@ -11,9 +11,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from fedmt import Correspondence, LabelSpace
 from fedmt.config import dump_config, parse_config
+from fedmt.data.member import Member
 from fedmt.metrics import METRICS, intervals
-from fedmt.runs.evaluation import Evaluation, Member, Predicted, measured_again
+from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
 from fedmt.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
@@ -99,10 +101,14 @@ def make_run() -> MakeRun:
         done = rounds if finished else rounds // 2
         fine = names or tuple(f"kind {k}" for k in range(classes))
         truth = np.eye(groups, dtype=np.float32)[:, np.arange(classes) % groups]
-        members = [Member("reference", 60, "fine", True)]
+        wanted = LabelSpace("fine", fine)
+        coarse = LabelSpace("coarse", [f"group {g}" for g in range(groups)])
+        members, estimates = [Member("reference", wanted, None, 60)], {}
         for c in range(centers):
             noisy = truth + 0.3 * rng.random(truth.shape, dtype=np.float32)
-            members.append(Member(f"center-{c}", 100 + c, "coarse", False, truth, noisy / noisy.sum(0)))
+            known = Correspondence(truth, wanted, coarse, "test")
+            members.append(Member(f"center-{c}", coarse, known, 100 + c))
+            estimates[f"center-{c}"] = noisy / noisy.sum(0)
         tests = []
         for space, size in (("fine", classes), ("coarse", groups)):
             labels = rng.integers(size, size=samples)
@@ -110,8 +116,8 @@ def make_run() -> MakeRun:
             scores[np.arange(samples), labels] += 1.5 * rng.random(samples)
             scores /= scores.sum(1, keepdims=True)
             tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
-        spaces = {"fine": fine, "coarse": tuple(f"group {g}" for g in range(groups))}
-        evaluation = Evaluation(done, spaces, members, tests)
+        spaces = {"fine": fine, "coarse": coarse.classes}
+        evaluation = Evaluation(done, spaces, members, tests, estimates, "reference")
         with patch.multiple(intervals, FEWEST=20, MOST=20):  # nobody looks how good they are
             measured = measured_again(evaluation)
         with folder.metrics_file.open("w") as file:

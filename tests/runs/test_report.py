@@ -60,12 +60,12 @@ def test_an_evaluation_agrees_with_the_engine_s_accuracies(play, make_engine, ma
     assert accuracy["garment"] == pytest.approx(said["garment"])
     assert accuracy["department"] == pytest.approx(mean["department"])
     kept = states[-1].kept["center-1"]["correspondence"]
-    assert torch.equal(torch.from_numpy(made.members[1].estimate), kept.float())
+    assert torch.equal(torch.from_numpy(made.estimates[made.members[1].name]), kept.float())
     made.write(tmp_path / "evaluation.npz")
     again = read_evaluation(tmp_path / "evaluation.npz")
-    assert again.round == 1 and dict(again.spaces) == {k: list(v) for k, v in made.spaces.items()}
+    assert again.round == 1 and dict(again.spaces) == dict(made.spaces)
     assert np.array_equal(again.tests[1].predicted, made.tests[1].predicted)
-    assert np.array_equal(again.members[1].estimate, made.members[1].estimate)
+    assert np.array_equal(again.estimates[again.members[1].name], made.estimates[made.members[1].name])
     (tmp_path / "evaluation.npz").write_bytes(b"PK nonsense")
     assert read_evaluation(tmp_path / "evaluation.npz") is None
 
@@ -112,7 +112,7 @@ def test_the_size_of_a_center_on_another_machine_is_not_known(make_engine, make_
     made = evaluate(engine, engine.start()[0])
     made.write(tmp_path / "evaluation.npz")
     for found in (made, read_evaluation(tmp_path / "evaluation.npz")):
-        assert [m.samples for m in found.members] == [len(federation.reference), None, 40, 40]
+        assert [m.size for m in found.members] == [len(federation.reference), None, 40, 40]
 
 
 def test_a_finished_run_is_reported_without_its_data(real, tmp_path, monkeypatch):

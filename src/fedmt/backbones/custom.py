@@ -24,7 +24,7 @@ def not_a_builder(found: Any) -> str | None:
         return None
     return (
         f"is of type {type(found).__name__}, expected a function or class that takes "
-        "(classes=..., ...) and gives the network: see docs/backbones.md."
+        "(classes=..., and channels=... for images) and gives the network."
     )
 
 

@@ -98,14 +98,7 @@ def _answered_by(model: Model, space: str) -> str:
 
 
 def _origin(model: Model, center: Member) -> str | None:
-    return origin(
-        model.description.method,
-        model.spaces[0],
-        None if center.space is None else center.space.name,
-        known=center.correspondence is not None,
-        estimated=_has_estimate(model, center),
-        remote=center.size is None,
-    )
+    return origin(model.description.method, model.spaces[0], center, _has_estimate(model, center))
 
 
 def _has_estimate(model: Model, center: Member) -> bool:

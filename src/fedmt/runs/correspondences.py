@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedmt.data.member import Member
 from fedmt.errors import listed
 
 NAMED = 3
 """Centers that the summary names in one group; a larger group is counted."""
 
 
-def origin(
-    method: Mapping[str, Any], wanted: str, space: str | None, *, known: bool, estimated: bool, remote: bool
-) -> str | None:
-    """What one center trained with, as a phrase that goes on after "M"; None if the method uses no M.
+def origin(method: Mapping[str, Any], wanted: str, member: Member, estimated: bool) -> str | None:
+    """What one center trained with, as a phrase that continues after "M"; None if the method uses no M.
 
-    method: its name and options. known: this side of the network has the center's M. estimated: it has an
-    M-hat. remote: the center is on another machine, where it may keep either to itself.
+    method: its name and options. wanted: the name of that space. estimated: whether its M-hat is known here.
+    A center of unknown size is on another machine, where it may keep both M and M-hat to itself.
     """
     if "correspondence" not in method:
         return None
-    if space is None:
+    if member.space is None:
         return "not needed (no labels)"
-    if space == wanted:
+    if member.space.name == wanted:
         return "not needed (wanted labels)"
     if estimated:
         return _estimated(method)
-    if known and method["correspondence"] == "given":
+    if member.correspondence is not None and method["correspondence"] == "given":
         return "given"
-    return "known only at the center" if remote else "not estimated so far"
+    return "known only at the center" if member.size is None else "not estimated so far"
 
 
 def plan(method: Mapping[str, Any]) -> str:

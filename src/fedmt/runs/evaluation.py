@@ -11,22 +11,24 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedmt.data.member import Member
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.engines.testing import Tested, pooled
+from fedmt.errors import FedmtError
+from fedmt.labels import Correspondence, LabelSpace
 from fedmt.metrics.measuring import Answers, by_class, values, with_intervals
 from fedmt.runs.folder import write_atomically
 from fedmt.runs.scores import Numbers
 
 FORMAT = 1
-KINDS = ("truth", "estimate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,26 +42,19 @@ class Predicted:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """A center as a report shows it. truth, estimate: its M and M-hat [J, K], where there are any."""
-
-    name: str
-    samples: int | None
-    space: str | None
-    reference: bool = False
-    truth: Numbers | None = None
-    estimate: Numbers | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Evaluation:
-    """spaces: class names by label space, the wanted one first. measured: see `measured`; None in files of
-    earlier versions."""
+    """spaces: class names by label space, the wanted one first. members: who took part.
+
+    estimates: each center's M-hat [J, K], by its name. reference: the name of the reference center.
+    measured: see `measured`; None in files of earlier versions.
+    """
 
     round: int
     spaces: Mapping[str, Sequence[str]]
     members: Sequence[Member]
     tests: Sequence[Predicted]
+    estimates: Mapping[str, Numbers] = field(default_factory=dict)
+    reference: str = ""
     measured: Mapping[str, Any] | None = None
 
     @property
@@ -70,11 +65,12 @@ class Evaluation:
         arrays: dict[str, Numbers] = {}
         members = []
         for number, member in enumerate(self.members):
-            for kind in KINDS:
-                matrix = getattr(member, kind)
-                if matrix is not None:
-                    arrays[f"{kind}/{number}"] = matrix.astype(np.float32)
-            members.append([member.name, member.samples, member.space, member.reference])
+            if member.correspondence is not None:
+                arrays[f"truth/{number}"] = member.correspondence.matrix.cpu().numpy().astype(np.float32)
+            if member.name in self.estimates:
+                arrays[f"estimate/{number}"] = self.estimates[member.name].astype(np.float32)
+            space = member.space.name if member.space is not None else None
+            members.append([member.name, member.size, space, member.name == self.reference])
         for number, test in enumerate(self.tests):
             arrays[f"labels/{number}"] = test.labels.astype(np.uint16)
             arrays[f"predicted/{number}"] = test.predicted.astype(np.uint16)
@@ -100,20 +96,26 @@ def read_evaluation(path: Path) -> Evaluation | None:
             facts: dict[str, Any] = json.loads(file["facts"].tobytes())
             if facts["format"] != FORMAT:
                 return None
+            spaces = {name: LabelSpace(name, classes) for name, classes in facts["spaces"]}
+            wanted = next(iter(spaces.values()))
+            members, estimates, reference = [], {}, ""
+            for i, (name, size, home, is_reference) in enumerate(facts["members"]):
+                space, known = None if home is None else spaces[home], None
+                if space is not None and f"truth/{i}" in file:
+                    known = Correspondence(file[f"truth/{i}"], wanted, space, str(path))
+                if f"estimate/{i}" in file:
+                    estimates[name] = file[f"estimate/{i}"]
+                members.append(Member(name, space, known, size))
+                reference = name if is_reference else reference
+            tests = [
+                Predicted(space, file[f"labels/{i}"], file[f"predicted/{i}"], file[f"probabilities/{i}"])
+                for i, space in enumerate(facts["tests"])
+            ]
+            classes = {name: space.classes for name, space in spaces.items()}
             return Evaluation(
-                facts["round"],
-                dict(facts["spaces"]),
-                [
-                    Member(*m, *(file[k] if (k := f"{kind}/{i}") in file else None for kind in KINDS))
-                    for i, m in enumerate(facts["members"])
-                ],
-                [
-                    Predicted(space, file[f"labels/{i}"], file[f"predicted/{i}"], file[f"probabilities/{i}"])
-                    for i, space in enumerate(facts["tests"])
-                ],
-                facts.get("measured"),
+                facts["round"], classes, members, tests, estimates, reference, facts.get("measured")
             )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, FedmtError):
         return None
 
 
@@ -126,22 +128,13 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
         scores = part.probabilities.float().cpu().numpy()
         labels = part.labels.cpu().numpy()
         tests.append(Predicted(part.space, labels, scores.argmax(1), scores.astype(np.float16)))
-    members = [Member(federation.reference.name, len(federation.reference), federation.wanted.name, True)]
-    for center in federation.roster.members:
-        known, estimate = center.correspondence, state.kept.get(center.name, {}).get("correspondence")
-        members.append(
-            Member(
-                center.name,
-                center.size,
-                center.space.name if center.space is not None else None,
-                False,
-                known.matrix.cpu().numpy() if known is not None else None,
-                estimate.float().cpu().numpy() if estimate is not None else None,
-            )
-        )
+    roster = federation.roster
+    kept = {m.name: state.kept.get(m.name, {}).get("correspondence") for m in roster.members}
+    estimates = {name: m.float().cpu().numpy() for name, m in kept.items() if m is not None}
     spaces = {space.name: space.classes for space in federation.spaces}
     spaces |= {t.space.name: t.space.classes for t in federation.tests if t.space is not None}
-    return Evaluation(state.round, spaces, members, tests, measured(tested))
+    members = [roster.reference, *roster.members]
+    return Evaluation(state.round, spaces, members, tests, estimates, roster.reference.name, measured(tested))
 
 
 def measured(tested: Sequence[Tested]) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from fedmt.data.member import Member
 from fedmt.metrics import HEADLINE, METRICS
 from fedmt.metrics.measuring import recorded
 from fedmt.runs.correspondences import in_short, origin, plan
-from fedmt.runs.evaluation import Evaluation, Member
+from fedmt.runs.evaluation import Evaluation
 from fedmt.runs.results import measured_results, predictions, short, shortened
 from fedmt.runs.scores import Numbers
 
@@ -191,17 +192,9 @@ def _origins(run: ReportedRun, method: Mapping[str, Any]) -> dict[str, str]:
     if run.evaluation is None or "correspondence" not in method:
         return {}
     found = {
-        m.name: origin(
-            method,
-            run.evaluation.wanted,
-            m.space,
-            known=m.truth is not None,
-            estimated=m.estimate is not None,
-            remote=m.samples is None,
-        )
-        or ""
+        m.name: origin(method, run.evaluation.wanted, m, m.name in run.evaluation.estimates) or ""
         for m in run.evaluation.members
-        if not m.reference
+        if m.name != run.evaluation.reference
     }
     # Without its data, a run folder tells of the centers with an M-hat alone.
     others = sorted({name for r in run.metrics for name in r["centers"]} - found.keys())
@@ -249,9 +242,9 @@ def _centers(
         last: Mapping[str, Any] = next((r for _, r in reversed(records) if "losses" in r), {})
         center: dict[str, Any] = {
             "name": name,
-            "samples": member.samples if member else None,
-            "space": member.space if member else None,
-            "reference": bool(member and member.reference),
+            "samples": member.size if member else None,
+            "space": member.space.name if member and member.space else None,
+            "reference": evaluation is not None and name == evaluation.reference,
             "correspondence": origins.get(name),
             "trained": sum("losses" in r for _, r in records),
             "missed": missed,
@@ -269,23 +262,30 @@ def _centers(
 
 def _matrices(evaluation: Evaluation | None) -> dict[str, Any]:
     """M-hat by center, and the true matrices, each once: many centers share one."""
-    estimated = [m for m in evaluation.members if m.estimate is not None] if evaluation is not None else []
+    if evaluation is None:
+        return {"truths": [], "estimates": []}
     truths: list[dict[str, Any]] = []
     places: dict[bytes, int] = {}
 
     def place(member: Member) -> int | None:
-        if member.truth is None:
+        if member.correspondence is None or member.space is None:
             return None
-        key = f"{member.space}".encode() + member.truth.tobytes()
+        matrix = member.correspondence.matrix.cpu().numpy()
+        key = member.space.name.encode() + matrix.tobytes()
         if key not in places:
             places[key] = len(truths)
-            truths.append({"space": member.space, "matrix": _bytes(member.truth)})
+            truths.append({"space": member.space.name, "matrix": _bytes(matrix)})
         return places[key]
 
     estimates = [
-        {"center": m.name, "space": m.space, "matrix": _bytes(m.estimate), "truth": place(m)}
-        for m in estimated
-        if m.estimate is not None
+        {
+            "center": m.name,
+            "space": m.space.name if m.space is not None else None,
+            "matrix": _bytes(evaluation.estimates[m.name]),
+            "truth": place(m),
+        }
+        for m in evaluation.members
+        if m.name in evaluation.estimates
     ]
     return {"truths": truths, "estimates": estimates}
 
