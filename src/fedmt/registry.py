@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedmt.errors import FedmtError, listed, nearest
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(MutableMapping[str, T], Generic[T]):
     """The known entries by name, in order; `find` also looks up what is a user's own.
 
     word: what an entry is called in messages. entries: each itself, or the place "package.module:Name" where
@@ -52,6 +52,12 @@ class Registry(Mapping[str, T], Generic[T]):
         if isinstance(entry, str):
             entry = self._entries[name] = cast(T, import_named(entry, f"{self.word} '{name}'"))
         return entry
+
+    def __setitem__(self, name: str, entry: T | str) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
 
     def find(self, name: object, key: str) -> T:
         """The entry of this name, known or "package.module:Name". key: the config's, for the errors."""

@@ -17,6 +17,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError
 from fedmt.labels import LabelSpace
+from fedmt.metrics import enter
 from fedmt.run import build_engine
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import existing_run, write_atomically, writing
@@ -67,6 +68,7 @@ class Source:
         try:
             self.text = self.folder.config_file.read_text(encoding="utf-8")
             self.settings: Mapping[str, Any] = tomllib.loads(self.text)
+            enter(self.settings.get("metrics", ()), f"{self.folder.config_file}: metrics")
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FedmtError(f"{self.folder.config_file}: cannot read the run's config ({error}).") from None
         self._engine: LocalEngine | None = None

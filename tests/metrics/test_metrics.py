@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmt.errors import FedmtError
-from fedmt.metrics import METRICS, Metric, find_metric, intervals, ranking
+from fedmt.metrics import METRICS, Metric, intervals, ranking
 from fedmt.metrics.calibration_error import expected_calibration_error
 from fedmt.metrics.counts import weighted_counts
 from fedmt.metrics.intervals import FEWEST, bootstrap, drawn_weights, of_the_mean, resamples, wilson
@@ -253,9 +253,9 @@ def test_intervals_by_class_cover_the_truth(name, quick):
 
 
 def test_an_unknown_metric_is_named_with_the_nearest():
-    assert find_metric("auroc") is METRICS["auroc"]
+    assert METRICS.find("auroc", "metric") is METRICS["auroc"]
     with pytest.raises(FedmtError, match=r"'balanced_acuracy'\. Did you mean 'balanced_accuracy'\?"):
-        find_metric("balanced_acuracy")
+        METRICS.find("balanced_acuracy", "metric")
 
 
 def test_every_metric_says_what_it_is():

@@ -110,3 +110,22 @@ def test_a_sweep_shows_its_metric_before_the_others(tmp_path):
         "balanced_accuracy.garment",
         "accuracy.garment",
     ]
+
+
+def test_a_config_names_a_metric_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "fedmt_test_metric.py").write_text(
+        "from fedmt.metrics import Metric\nSURE = Metric('sure', 'Sureness', lambda p, y: p.amax(1).mean())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(METRICS, "_entries", dict(METRICS._entries))
+    path = tmp_path / "config.toml"
+    path.write_text('metrics = ["fedmt_test_metric:SURE"]\n' + BASE)
+    run(load_config(path), tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert 0.1 <= summary["metrics"]["sure"]["garment"]["value"] <= 1
+    del METRICS["sure"]
+    data = content("a", "", [Source(tmp_path / "run").reported("run")])
+    assert "sure" in [metric["name"] for metric in data["metrics"]]
+    path.write_text('metrics = ["fedmt_test_metric:Metric"]\n' + BASE)
+    with pytest.raises(FedmtError, match=r"line 1: metrics: metric .*'Metric' is not a fedmt.metrics.Metric"):
+        load_config(path)

@@ -17,6 +17,8 @@ def dump_config(config: Config) -> str:
     plain = resolved(config)
     if plain["input"] == DEFAULT_INPUT.name:
         del plain["input"]  # so that runs from before there were others can be resumed
+    if not plain["metrics"]:
+        del plain["metrics"]  # likewise
     plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
     wire = plain.pop("deployment", {}).get("wire", "float32")

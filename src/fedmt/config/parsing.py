@@ -22,6 +22,7 @@ from fedmt.data.sources import SOURCES
 from fedmt.data.specs import SourceSpec
 from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import Method
+from fedmt.metrics import enter
 from fedmt.registry import option_names, own_tables
 
 
@@ -78,6 +79,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             prefix = (table,)
             build_named(config, table)
         build_method(config).check_strategy(build_strategy(config))
+        enter(config.metrics, "metrics")
         for key, spec in _sources(config):
             SOURCES.find(spec.source, f"{key}.source")
     except ValidationError as error:

@@ -62,6 +62,7 @@ class DeploymentSpec(Section):
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
+    metrics: those of the user's own, next to the built-in ones.
     The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
     from the input: a config is read by its `config_class`.
     """
@@ -72,6 +73,7 @@ class Config(Section):
     precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
     graphs: Stays[bool | None] = None
     preset: Stays[str | None] = None
+    metrics: Stays[list[str]] = Field(default_factory=list)
     checkpoint_every: Stays[int] = Field(1, ge=1)
     method: Travels[dict[str, Any]] = Field(default_factory=dict)
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)

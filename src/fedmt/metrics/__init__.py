@@ -1,15 +1,18 @@
 """The metrics that models are tested with, in the order in which they are shown.
 
-To add one, write a `Metric` and enter it in `METRICS`. Metrics files, summaries, progress lines, trackers,
-the report, sweep tables and the model card go through this table, so nothing else needs to change.
+To add one, write a `Metric` and enter it in `METRICS`; a config can name one of the user's own. Metrics
+files, summaries, progress lines, trackers, the report, sweep tables and the model card go through this table,
+so nothing else needs to change.
 """
 
 from __future__ import annotations
 
-from fedmt.errors import FedmtError, listed, nearest
+from collections.abc import Iterable
+
 from fedmt.metrics import accuracy, balanced_accuracy, calibration_error, counts, macro_f1, ranking
 from fedmt.metrics import scoring_rules as scoring
 from fedmt.metrics.base import Metric, formatted
+from fedmt.registry import Registry
 
 HEADLINE = accuracy.METRIC.name
 """The metric that stands for a run where there is room for one only."""
@@ -17,31 +20,34 @@ HEADLINE = accuracy.METRIC.name
 EVEN_HANDED = balanced_accuracy.METRIC.name
 """The metric that stands next to the headline where some test classes are larger than others."""
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        accuracy.METRIC,
-        balanced_accuracy.METRIC,
-        macro_f1.METRIC,
-        counts.PRECISION,
-        counts.SENSITIVITY,
-        counts.SPECIFICITY,
-        ranking.AUROC,
-        ranking.AVERAGE_PRECISION,
-        scoring.BRIER,
-        scoring.LOG_LOSS,
-        calibration_error.METRIC,
-    )
-}
-
-
-def find_metric(name: str) -> Metric:
-    """The metric of that name; the error for an unknown one names the nearest."""
-    if name not in METRICS:
-        raise FedmtError(
-            f"No metric is called '{name}'.{nearest(name, METRICS)} Known: {listed(METRICS, 30)}."
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    {
+        metric.name: metric
+        for metric in (
+            accuracy.METRIC,
+            balanced_accuracy.METRIC,
+            macro_f1.METRIC,
+            counts.PRECISION,
+            counts.SENSITIVITY,
+            counts.SPECIFICITY,
+            ranking.AUROC,
+            ranking.AVERAGE_PRECISION,
+            scoring.BRIER,
+            scoring.LOG_LOSS,
+            calibration_error.METRIC,
         )
-    return METRICS[name]
+    },
+    lambda found: None if isinstance(found, Metric) else "is not a fedmt.metrics.Metric.",
+    form="package.module:NAME",
+)
 
 
-__all__ = ["EVEN_HANDED", "HEADLINE", "METRICS", "Metric", "find_metric", "formatted"]
+def enter(names: Iterable[str], key: str) -> None:
+    """Enters metrics of the user's own, each named as "package.module:NAME". key: for errors."""
+    for name in names:
+        metric = METRICS.find(name, key)
+        METRICS.setdefault(metric.name, metric)
+
+
+__all__ = ["EVEN_HANDED", "HEADLINE", "METRICS", "Metric", "enter", "formatted"]

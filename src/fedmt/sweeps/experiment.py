@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from fedmt.config import read_toml
 from fedmt.config.errors import Origin, explain
 from fedmt.errors import FedmtError, listed, nearest
-from fedmt.metrics import find_metric
+from fedmt.metrics import METRICS
 from fedmt.section import Section
 
 Figure = float | tuple[float] | tuple[float, float]
@@ -153,17 +153,17 @@ def read_experiment(path: Path) -> Experiment:
 def _shown(file: ExperimentFile, base: dict[str, Any], base_path: Path, origin: Origin) -> list[str]:
     """`metric` in the wanted space, then what `show` lists."""
     assert file.metric is not None
-    try:
-        metric = find_metric(file.metric)
-        if metric.function is None:
-            raise FedmtError(f"'{metric.name}' has values by class only, and a table shows one per run.")
-    except FedmtError as error:
-        raise FedmtError(f"{origin.place('metric')}metric: {error}") from None
+    metric = METRICS.find(file.metric, f"{origin.place('metric')}metric")
+    if metric.function is None:
+        raise FedmtError(
+            f"{origin.place('metric')}metric: '{metric.name}' has values by class only, and a table shows "
+            "one per run."
+        )
     changed = file.set.get("wanted") or file.set.get("benchmark.wanted")
     wanted = changed or base.get("wanted") or base.get("benchmark", {}).get("wanted")
     if not wanted:
         raise FedmtError(f"{base_path} does not name a wanted label space for `metric` to be shown in.")
-    return list(dict.fromkeys([f"{file.metric}.{wanted}", *file.show]))
+    return list(dict.fromkeys([f"{metric.name}.{wanted}", *file.show]))
 
 
 def _check_labels(file: ExperimentFile, origin: Origin) -> None:
