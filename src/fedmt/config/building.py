@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,13 @@ def build_named(config: Config, table: str) -> Any:
     options = dict(getattr(config, table))
     entry = NAMED[table][1].find(options.pop("name"), f"{table}.name")
     options |= {name: getattr(config, name) for name in own_tables(entry)}
-    return TypeAdapter(entry).validate_python(options)
+    return _adapter(entry).validate_python(options)
+
+
+@cache
+def _adapter(entry: Any) -> TypeAdapter[Any]:
+    """pydantic's check of an entry, which takes milliseconds to make; a sweep builds thousands of methods."""
+    return TypeAdapter(entry)
 
 
 def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, tuple[str, ...]]:
