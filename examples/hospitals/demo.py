@@ -78,5 +78,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Three hospitals and a coordinator on this machine.")
     parser.add_argument("--out", type=Path, default=Path("deployment"), help="folder; replaced if there")
     parser.add_argument("--rounds", type=int, help="others than the config's 4")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help=f"images per center (default {SAMPLES})")
     given = parser.parse_args()
-    sys.exit(0 if demo(given.out, given.rounds) else 1)
+    sys.exit(0 if demo(given.out, given.rounds, given.samples) else 1)

@@ -6,8 +6,6 @@ remembers: the second one begins with what the first left on its disk. Whatever 
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +16,11 @@ import torch
 pytest.importorskip("flwr")
 
 from fedmt.config import load_config
-from fedmt.engines.flower.keys import make_keys
 from fedmt.engines.flower.processes import Deployment, Started, alive, write_app
 from fedmt.run import run
 from fedmt.runs.folder import RunFolder
+
+pytestmark = pytest.mark.slow
 
 CONFIG = """
 seed = 3
@@ -54,8 +53,6 @@ test_samples = 50
 wait = 300
 timeout = {timeout}
 """
-
-HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals"
 
 TWO = "department = 1, layer = 1"
 THREE = "department = 2, layer = 1"
@@ -139,6 +136,20 @@ def assert_same(one: Path, two: Path) -> None:
     assert a is not None and b is not None and a.round == b.round == 2
     assert a.weights.keys() == b.weights.keys()
     assert [k for k in a.weights if not torch.equal(a.weights[k], b.weights[k])] == []
+
+
+# Before the deployment is there, whose idle processes would take time from it.
+def test_simulation(tmp_path) -> None:
+    """`flwr run` on Flower's simulation engine: the same weights again."""
+    federation = write_config(tmp_path / "federation.toml", 'name = "fedmt"\nxi = 0.3', batch_norm="static")
+    run(load_config(federation), tmp_path / "local")
+    with Deployment(tmp_path) as running:
+        running.start_superlink(simulation=True)
+        options = ["--federation-config", "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=2"]
+        app, out = write_app(tmp_path / "app"), tmp_path / "runs" / "simulated"
+        said = finished(running.start_run(app, federation, out, more=options))
+    assert (out / "summary.json").exists(), said
+    assert_same(out, tmp_path / "local")
 
 
 @pytest.fixture(scope="module")
@@ -277,84 +288,3 @@ def test_faults(deployment) -> None:
     state = RunFolder(folder / "faults").load()
     assert state is not None and int(state.kept["center-1"]["accepted"]) == 3
     assert len(list((folder / "state-1").rglob("round-000001.safetensors"))) >= 1
-
-
-# -- TLS and authentication ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory) -> Iterator[dict[str, Started]]:
-    """Nodes of all kinds at a SuperLink with TLS and node authentication, started together."""
-    folder = tmp_path_factory.mktemp("secured")
-    keys = folder / "keys"
-    make_keys(keys, ["127.0.0.1"], ["known", "unknown"])
-    make_keys(folder / "other-keys", ["127.0.0.1"], [])
-    center = folder / "center.toml"
-    center.write_text('name = "known"\nstate = "state"\nfederation = "none.toml"\n')
-    with Deployment(folder, keys) as running:
-        running.start_superlink()
-        running.register("known")
-        wrong = folder / "other-keys" / "ca.crt"
-        yield {
-            "registered": running.start_supernode("known", center),
-            "unregistered": running.start_supernode("unknown", center),
-            "wrong authority": running.start_supernode("wrong", center, keys / "known", wrong),
-            "plain text": running.start_supernode("plain", center, insecure=True),
-        }
-
-
-def test_a_registered_node_is_let_in(nodes) -> None:
-    node = nodes["registered"]
-    until(lambda: "SuperNode ID" in node.output() or not node.running, "the node", 90)
-    assert "SuperNode ID" in node.output(), node.output()
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("unregistered", "Failed to initialize the connection"),
-        ("wrong authority", "SSL/TLS handshake error"),
-        ("plain text", "Connection attempt failed"),
-    ],
-)
-def test_others_are_refused(nodes, kind, words) -> None:
-    """An unregistered key, a certificate of another authority and plain text: no node comes of them."""
-    node = nodes[kind]
-    until(lambda: words in node.output() or not node.running, "a refusal", 90)
-    assert words in node.output(), node.output()
-    assert "SuperNode ID" not in node.output()
-
-
-# -- Flower's simulation, and the example --------------------------------------------------------------
-
-
-def test_simulation(tmp_path) -> None:
-    """`flwr run` on Flower's simulation engine: the same weights again."""
-    federation = write_config(tmp_path / "federation.toml", 'name = "fedmt"\nxi = 0.3', batch_norm="static")
-    run(load_config(federation), tmp_path / "local")
-    with Deployment(tmp_path) as running:
-        running.start_superlink(simulation=True)
-        options = ["--federation-config", "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=2"]
-        app, out = write_app(tmp_path / "app"), tmp_path / "runs" / "simulated"
-        said = finished(running.start_run(app, federation, out, more=options))
-    assert (out / "summary.json").exists(), said
-    assert_same(out, tmp_path / "local")
-
-
-def test_the_hospitals(tmp_path) -> None:
-    """The tutorial of docs/deployment.md, with TLS, node authentication and data of the centers' own."""
-    demo = [sys.executable, str(HOSPITALS / "demo.py"), "--out", str(tmp_path / "out"), "--rounds", "1"]
-    done = subprocess.run(demo, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("garment", "department", "layer", "Everything that was started has ended."):
-        assert word in done.stdout
-    metrics = RunFolder(tmp_path / "out" / "coordinator" / "run").metrics()
-    assert [m["round"] for m in metrics] == [0, 1]
-    centers = metrics[1]["centers"]
-    assert set(centers) == {"Berlin", "Lyon", "Oslo"} and not any("left_out" in c for c in centers.values())
-    assert "losses" in centers["Oslo"] and "losses" not in centers["Berlin"]  # what each allows
-    # What a center keeps is with it, and M-hat is with the coordinator where it was let out.
-    assert list((tmp_path / "out" / "lyon" / "state").rglob("round-000001.safetensors"))
-    state = RunFolder(tmp_path / "out" / "coordinator" / "run").load()
-    assert state is not None
-    assert "correspondence" in state.kept["Oslo"] and "correspondence" not in state.kept["Lyon"]
