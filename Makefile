@@ -4,18 +4,30 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test docs demo-deployment format clean
+# As many workers as there are cores. A file's tests stay together, since they share what is expensive.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# What `make check` compares the working tree with.
+SINCE ?= main
+
+.PHONY: quickstart test lint check docs demo-deployment format clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/fedmt quickstart
 
-test: $(VENV)/.dev
+# Everything: what continuous integration runs.
+test: lint
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
+	$(PYTEST) --durations=20
+
+# While working: the fast tests of what changed (scripts/changed_tests.py has the rule).
+check: lint
+	@tests=$$($(BIN)/python scripts/changed_tests.py $(SINCE)) && set -x && $(PYTEST) -m "not slow" $$tests
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
 
 # The site, into site/; it opens from disk. Not --quiet: mkdocs then counts no warning, and nothing is strict.
 docs: $(VENV)/.dev

@@ -1,8 +1,10 @@
-"""Shared by the suite: one thread, no deadlines, and a small real federation.
+"""Shared by the suite: one thread, no deadlines, the order of the files, and a small real federation.
 
-One thread: the suite's tensors are tiny, and threads that wait for each other cost more than they give.
+One thread, here and in the processes that tests start: the suite's tensors are tiny, and threads that wait
+for each other cost more than they give.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -31,9 +33,31 @@ from fedmt.inputs.images import pixel_statistics
 from fedmt.methods import Method
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 # Examples are judged by what they return, never by how long a shared machine takes over them.
 settings.register_profile("fedmt", deadline=None)
 settings.load_profile("fedmt")
+
+LONGEST_FIRST = (
+    "engines/test_flower_processes.py",
+    "docs/test_commands.py",
+    "engines/test_flower_secured.py",
+    "test_tutorial.py",
+    "test_reproduce.py",
+    "engines/test_flower_in_process.py",
+    "test_tracking.py",
+    "test_export.py",
+    "test_resume.py",
+)
+"""Files that take more than twenty seconds. Begun last, one of them would keep the other workers waiting."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several workers, the longest files first."""
+    if hasattr(config, "workerinput"):
+        places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 MakeFederation = Callable[..., Federation]
 MakeEngine = Callable[..., LocalEngine]

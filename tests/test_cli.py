@@ -205,6 +205,7 @@ def test_version_and_help(invoke):
     assert all(option in plain for option in ("--out", "--resume", "--set"))
 
 
+@pytest.mark.slow
 def test_as_a_module():
     process = start("--version")
     out, err = process.communicate(timeout=60)
@@ -416,6 +417,7 @@ def test_a_diverging_center_is_left_out(invoke, folder, monkeypatch):
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_at_a_safe_point_and_says_how_to_go_on(invoke, folder):
     config, out = folder / "federation.toml", folder / "a run"  # a space: the command must be quoted
     overrides = ["--set", "training.rounds=40", "--set", 'augmentation.operations=["rotate"]']
@@ -634,6 +636,7 @@ cli.main()
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(invoke, folder):
     """A real write that fails (EFBIG, since a test cannot fill the disk) in the third checkpoint."""
     config, out = folder / "federation.toml", folder / "run"
@@ -658,6 +661,7 @@ def test_a_full_disk(invoke, folder):
     assert [r["round"] for r in RunFolder(out).metrics()] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_metrics_on_a_full_disk(folder, invoke):
     """The line that did not fit whole must not spoil those before it."""
     config, out = folder / "federation.toml", folder / "run"
@@ -860,6 +864,7 @@ def test_a_file_that_may_not_be_read_ends_in_a_sentence(invoke, desk, monkeypatc
     assert (status, out, err) == (2, "", f"fedmt: {desk / 'runs'}: Permission denied.\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough(desk):
     """`fedmt predict … | head -1` ends without a traceback."""
     process = start("predict", "runs/first", *["scans"] * 300, cwd=desk)

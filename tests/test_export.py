@@ -64,6 +64,7 @@ def assert_same_in_onnxruntime(model: fedmt.Model, path: Path) -> None:
             assert (torch.from_numpy(probabilities) - expected).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 @needs_onnx
 @pytest.mark.parametrize("name", ["fedmt-estimated", "fedrep-fedbn", "fedtrans"])
 def test_onnx_of_a_run(tiny_run, tmp_path: Path, command, name: str) -> None:
@@ -75,6 +76,7 @@ def test_onnx_of_a_run(tiny_run, tmp_path: Path, command, name: str) -> None:
     assert_same_in_onnxruntime(fedmt.load(tiny_run(name), "cpu"), path)
 
 
+@pytest.mark.slow
 @needs_onnx
 @pytest.mark.parametrize("backbone", ["resnet18", "mobilenet_v2"])
 def test_onnx_of_each_backbone(make_federation, tmp_path: Path, backbone: str) -> None:
@@ -84,6 +86,7 @@ def test_onnx_of_each_backbone(make_federation, tmp_path: Path, backbone: str) -
     assert_same_in_onnxruntime(model, tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_onnx_tells_nothing_of_the_machine(make_federation, tmp_path: Path) -> None:
     export_onnx(untrained(make_federation, "small_cnn"), tmp_path / "model.onnx")
@@ -95,6 +98,7 @@ def test_onnx_tells_nothing_of_the_machine(make_federation, tmp_path: Path) -> N
     onnx.checker.check_model(onnx.load_from_string(data))
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_a_network_that_onnx_has_no_words_for(make_federation, tmp_path: Path, monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -106,6 +110,7 @@ def test_a_network_that_onnx_has_no_words_for(make_federation, tmp_path: Path, m
         export_onnx(model, tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_a_graph_that_differs_is_not_written(make_federation, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(onnx_module, "_difference", lambda *_: 0.01)

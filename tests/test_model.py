@@ -206,6 +206,7 @@ def test_folders_that_are_no_runs(tiny_run, tmp_path: Path) -> None:
         fedmt.load(folder)
 
 
+@pytest.mark.slow
 def test_importing_fedmt_does_not_bring_the_model() -> None:
     loaded = "'fedmt.model' in sys.modules"
     code = f"import sys, fedmt; assert not {loaded}; fedmt.load; assert {loaded}"

@@ -27,6 +27,7 @@ def short(monkeypatch):
     monkeypatch.setattr(module, "parse_config", parse)
 
 
+@pytest.mark.slow
 def test_files_and_their_contents(short, tmp_path, capsys):
     rows = module.quickstart(tmp_path / "out", 0, make_console())
     assert json.loads((tmp_path / "out" / "summary.json").read_text()) == rows

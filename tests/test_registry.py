@@ -216,6 +216,7 @@ def test_their_presets(folder: Path) -> None:
         load_config("federation.toml", ["preset=paper", "method={name='fedmt_test_own:Plain'}"])
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_them(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fedmt", "check", "federation.toml"], capture_output=True, text=True

@@ -22,6 +22,8 @@ from fedmt.sweeps.expansion import Sweep, expand
 from fedmt.sweeps.experiment import known_experiments, read_experiment
 from fedmt.sweeps.workers import run_all
 
+pytestmark = pytest.mark.slow
+
 BASE = """\
 [training]
 rounds = 6
@@ -205,15 +207,15 @@ def test_a_failing_run_is_named_and_ends_no_other(folder):
     assert statuses.count("failed") == 2 and statuses.count("finished") == 4
 
 
-def test_finished_runs_are_kept(folder):
+def test_finished_runs_are_kept(folder, command):
     files = sorted((folder / "out" / "runs").glob("*/*.json*"))
     assert files
     before = {
         p: (p.stat().st_mtime_ns, p.read_bytes()) for p in files if (p.parent / "summary.json").exists()
     }
     cells = table(folder, "out")["cells"]
-    status, said = fedmt_reproduce(*arguments(folder, "out"), "--only", "good")
-    assert status == 0 and "started" not in said  # all of it was there
+    status, said, errors = command("reproduce", *arguments(folder, "out"), "--only", "good")
+    assert status == 0 and "started" not in said + errors  # all of it was there
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
     assert table(folder, "out")["cells"] == cells  # the rows that were not asked for are known too
     # The versions are those that the runs were made with.
@@ -221,7 +223,7 @@ def test_finished_runs_are_kept(folder):
     text, made = summary.read_text(), table(folder, "out")["versions"]
     assert made == json.loads(text)["versions"]
     summary.write_text(text.replace(f'"{fedmt.__version__}"', '"0.0.7"'))
-    fedmt_reproduce(*arguments(folder, "out"), "--only", "good")
+    command("reproduce", *arguments(folder, "out"), "--only", "good")
     assert table(folder, "out")["versions"]["fedmt"] == f"0.0.7 and {fedmt.__version__}"
     summary.write_text(text)
 
@@ -285,21 +287,22 @@ def test_an_error_in_between_waits_for_no_run(folder, tmp_path):
     assert not (tmp_path / long.key / "summary.json").exists()
 
 
-def test_a_metric_that_no_run_has(folder):
+def test_a_metric_that_no_run_has(folder, command):
     text = (folder / "sweep.toml").read_text()
     text = text.replace('curves = ["correspondence_error"]', 'curves = ["losses.fixx"]')
     (folder / "odd.toml").write_text(text.replace('"accuracy.garment",', '"accuracy.garmet",'))
-    fedmt_reproduce(
-        folder / "odd.toml", "--scale", "tiny", "--seeds", 2, "--out", folder / "out", "--only", "good"
-    )
+    options = ["--scale", "tiny", "--seeds", 2, "--out", folder / "out", "--only", "good"]
+    command("reproduce", folder / "odd.toml", *options)
     markdown = (folder / "out" / "odd-tiny.md").read_text()
     assert "No run has a metric 'accuracy.garmet'. Did you mean 'accuracy.garment'?" in markdown
     assert "No run has a metric 'losses.fixx'. Did you mean 'losses.fix'?" in markdown
     assert ".png" not in markdown
 
 
-def test_list_names_every_file(tmp_path):
-    status, said = fedmt_reproduce("--list", cwd=tmp_path)
+def test_list_names_every_file(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    status, said, _ = command("reproduce", "--list")
     assert status == 0
     names = {line.split("│")[1].strip() for line in said.splitlines() if line.startswith("│")} - {""}
     source = Path(__file__).parents[1] / "experiments"

@@ -19,6 +19,8 @@ from fedmt.run import Stopped, run
 from fedmt.runs import folder as folder_module
 from fedmt.runs.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 seed = 3
 [method]

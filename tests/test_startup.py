@@ -65,6 +65,7 @@ def test_import_fedmt_sets_the_environment_before_torch() -> None:
     assert not imported(done) & LARGE
 
 
+@pytest.mark.slow
 def test_every_public_name_is_there() -> None:
     done = run(
         "from fedmt import *\n"

@@ -23,6 +23,8 @@ os.environ.update(MLFLOW_SETTINGS)  # as a run does before it imports MLflow
 pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
 pytest.importorskip("mlflow", reason="the extra 'mlflow' is not installed")
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 seed = 3
 checkpoint_every = {every}

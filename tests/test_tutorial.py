@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,.]*")

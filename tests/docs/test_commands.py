@@ -318,6 +318,7 @@ def merged(base: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
 # -- the tests -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page(page: str, tmp_path: Path, setups: Setups) -> None:
     run_page(page, (ROOT / page).read_text(), tmp_path, setups)
@@ -413,6 +414,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
 def test_it_notices_a_mistake_in(what: str, tmp_path: Path, setups: Setups) -> None:
     with pytest.raises((pytest.fail.Exception, AssertionError), match="page:"):

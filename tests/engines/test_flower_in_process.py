@@ -246,6 +246,7 @@ COMBINATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_same_as_the_local_engine(make, tmp_path, name) -> None:
     """Every method and strategy, to the bit."""

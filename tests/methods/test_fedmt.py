@@ -428,6 +428,7 @@ def partition(name, groups):
     return Correspondence(matrix, GARMENT, space)
 
 
+@pytest.mark.slow
 def test_two_partitions_teach_more_than_either(make_federation, play):
     """Neither tells every class apart, both together do. The same images, labelled by one, the other, or half
     by each.

@@ -111,6 +111,7 @@ def test_an_absent_space_keeps_its_head(make_federation, play):
     assert "no labels" in records[1]["centers"]["silent"]["abstained"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_what_the_centers_teach_is_carried_over(make_federation, play, seed):
     """A short, gentle fine-tuning stands on the network it begins from: with the centers' labels scrambled it

@@ -21,6 +21,8 @@ if CHROMIUM is None:
     pytest.skip("no Chromium: the report's browser tests are skipped", allow_module_level=True)
 sync_api = pytest.importorskip("playwright.sync_api")
 
+pytestmark = pytest.mark.slow
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -116,6 +116,7 @@ def test_a_run_without_a_round_can_be_watched(make_run, tmp_path):
     assert run["round"] == 0 and run["accuracy"] == {}
 
 
+@pytest.mark.slow
 def test_the_command_says_where_and_ends_with_ctrl_c(make_run, tmp_path):
     folder = make_run(tmp_path / "run", finished=False)
     process = subprocess.Popen(

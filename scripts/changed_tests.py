@@ -1,0 +1,57 @@
+"""Prints the tests that belong to what changed, for `make check`.
+
+    python scripts/changed_tests.py [COMMIT]
+
+Changed is what differs from COMMIT (default: main), and what git does not know yet. A test file stands for
+itself. Source in src/fedmt/ROOM belongs to tests/ROOM and tests/test_ROOM.py. Pages, and what they show,
+belong to tests/docs. What has no such place, a conftest.py or pyproject.toml for instance, concerns all
+tests. The core is always tested.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[1]
+EVERYTHING = ("tests", "src")
+CORE = ("tests/test_architecture.py", "tests/test_labels.py", "tests/test_losses.py", "tests/test_config.py")
+PAGES = ("docs", "experiments", "examples", "benchmarks", "scripts", "mkdocs.yml", "CITATION.cff", "LICENSE")
+"""What the pages show, link to or speak of."""
+
+
+def tests_of(path: str) -> tuple[str, ...]:
+    """The tests that a changed file concerns, as paths from the root."""
+    parts = PurePosixPath(path).parts
+    if parts[0] in PAGES or path.endswith(".md"):
+        return ("tests/docs",)
+    if parts[0] == "tests" and parts[-1].startswith("test_") and (ROOT / path).exists():
+        return (path,)
+    if parts[:2] == ("src", "fedmt") and len(parts) > 2:
+        room = PurePosixPath(parts[2]).stem
+        found = [p for p in (f"tests/{room}", f"tests/test_{room}.py") if (ROOT / p).exists()]
+        return tuple(found) or EVERYTHING
+    return EVERYTHING
+
+
+def chosen(changed: Iterable[str]) -> list[str]:
+    """The tests of all changed files and the core; nothing is named twice."""
+    found = {test for path in changed for test in tests_of(path)}
+    if found >= set(EVERYTHING):
+        return list(EVERYTHING)
+    return sorted(found | set(CORE))
+
+
+def git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.splitlines()
+
+
+if __name__ == "__main__":
+    commit = sys.argv[1] if len(sys.argv) > 1 else "main"
+    new = git("ls-files", "--others", "--exclude-standard")
+    print(*chosen([*git("diff", "--name-only", commit), *new]))
