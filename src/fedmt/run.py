@@ -11,7 +11,15 @@ from typing import Any, Protocol
 import torch
 
 import fedmt
-from fedmt.config import Config, build_federation, build_method, build_strategy, dump_config, starting_model
+from fedmt.config import (
+    Config,
+    build_federation,
+    build_method,
+    build_strategy,
+    build_transforms,
+    dump_config,
+    starting_model,
+)
 from fedmt.data.center import Federation
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
@@ -155,6 +163,7 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
         device,
         precision=config.precision,
         strategy=build_strategy(config),
+        transforms=build_transforms(config),
         graphs=config.graphs,
     )
 

@@ -45,8 +45,8 @@ def test_running_mean_is_the_weighted_mean(seed: int, count: int, equal: bool) -
     mean = RunningMean()
     for weights, share in zip(trained, shares, strict=True):
         assert mean.add(change(weights, received), share) is True
-    assert mean.mean.keys() == received.keys()
-    for key, value in mean.mean.items():
+    assert mean.result().keys() == received.keys()
+    for key, value in mean.result().items():
         updates = np.stack([w[key].double().numpy() - received[key].double().numpy() for w in trained])
         expected = np.average(updates, axis=0, weights=shares)
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=3e-6)
@@ -65,12 +65,12 @@ def test_an_update_that_is_not_finite_is_left_out(bad: float, place: str, first:
         expected.add(change(weights, received), 2.0)
     if not first:
         mean.add(change(good, received), 2.0)
-    before = copied(mean.mean)
+    before = copied(mean.result())
     assert mean.add(change(diverged, received), 5.0) is False
-    assert same(mean.mean, before)
+    assert same(mean.result(), before)
     for weights in (good, other) if first else (other,):
         mean.add(change(weights, received), 2.0)
-    assert same(mean.mean, expected.mean)
+    assert same(mean.result(), expected.result())
 
 
 def test_each_name_has_the_mean_of_the_updates_that_have_it() -> None:
@@ -78,7 +78,7 @@ def test_each_name_has_the_mean_of_the_updates_that_have_it() -> None:
     mean.add({"shared": torch.tensor([1.0]), "head.a": torch.tensor([2.0])}, 1.0)
     mean.add({"shared": torch.tensor([4.0]), "head.b": torch.tensor([6.0])}, 2.0)
     mean.add({"shared": torch.tensor([4.0]), "head.b": torch.tensor([9.0])}, 1.0)
-    found = {k: v.item() for k, v in mean.mean.items()}
+    found = {k: v.item() for k, v in mean.result().items()}
     assert found == pytest.approx({"shared": 3.25, "head.a": 2.0, "head.b": 7.0})
 
 
@@ -93,11 +93,11 @@ def test_memory_does_not_grow_with_the_number_of_updates() -> None:
     mean = RunningMean()
     mean.add(change(random_weights(rng), received), 1.0)
     before = live_tensors()
-    storages = {k: v.data_ptr() for k, v in mean.mean.items()}
+    storages = {k: v.data_ptr() for k, v in mean.result().items()}
     for _ in range(30):
         mean.add(change(random_weights(rng), received), 1.0)
     assert live_tensors() == before
-    assert {k: v.data_ptr() for k, v in mean.mean.items()} == storages
+    assert {k: v.data_ptr() for k, v in mean.result().items()} == storages
 
 
 # -- the server's step ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_plain_averaging_gives_the_mean_of_the_models() -> None:
     mean = RunningMean()
     for value in (2.0, 4.0):
         mean.add(change({"w": torch.tensor([value, -value])}, received), 1.0)
-    weights, server = FedAvg().aggregate(received, mean.mean, {}, ["w"])
+    weights, server = FedAvg().aggregate(received, mean.result(), {}, ["w"])
     torch.testing.assert_close(weights["w"], torch.tensor([3.0, -3.0]))
     assert server == {}
 

@@ -67,7 +67,7 @@ def test_rounds_follow_the_published_algorithm(seed, centers, steps, rate, every
                 flat.step(lr, 0.0, False, 0.0, 0.0)
             kept[i], sent = strategy.controls(kept[i], flat.mean_gradient())
             mean.add({"w": parameter.detach() - weights["w"], **sent}, 1.0)
-        weights, server = strategy.aggregate(weights, mean.mean, server, {"w"}, {"w": size / centers})
+        weights, server = strategy.aggregate(weights, mean.result(), server, {"w"}, {"w": size / centers})
         assert set(weights) == {"w"} and set(server) == {"control:w"}
         np.testing.assert_allclose(weights["w"], f, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(server["control:w"], c, rtol=1e-9, atol=1e-9)

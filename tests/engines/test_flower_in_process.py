@@ -19,6 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from fedmt import Center
+from fedmt.aggregation import Transform
 from fedmt.config import build_federation, load_config
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
@@ -242,6 +243,11 @@ COMBINATIONS = {
         "training": 'batch_norm = "running"',
     },
     "FedAdam": {"aggregation": 'name = "fedadam"', "training": 'batch_norm = "running"'},
+    "trimmed mean": {"aggregation": 'name = "trimmed_mean"\ntrim = 0.3', "training": 'weights = "samples"'},
+    "FedRep with a trimmed mean": {
+        "method": 'name = "fedrep"',
+        "aggregation": 'name = "trimmed_mean"',
+    },
     "Single": {"method": 'name = "single"'},
 }
 
@@ -400,6 +406,73 @@ def test_the_coordinator_heeds_graphs(make, tmp_path, monkeypatch, graphs, worke
     (engine,) = engines
     assert engine.graphs == {"graphs = true": True, "graphs = false": False, "": None}[graphs]
     assert (None if engine._fleet is None else len(engine._fleet._workers)) == workers
+
+
+# -- transforms ---------------------------------------------------------------------------------------
+
+
+class Clip(Transform):
+    """Scales an update down to a length of `limit` and adds noise; the coordinator scales it down again."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.seen: list[tuple[str, int, str]] = []
+
+    def before_sending(self, update, round, center, rng):
+        self.seen.append(("sent", round, center))
+        scale = self.limit / max(length(update), self.limit)
+        return {k: v * scale + 1e-3 * float(rng.normal()) for k, v in update.items()}
+
+    def after_receiving(self, update, round, center, rng):
+        self.seen.append(("received", round, center))
+        scale = self.limit / max(length(update), self.limit)
+        return {k: v * scale for k, v in update.items()}
+
+
+def use(monkeypatch, transform: Transform) -> None:
+    """As if the config asked for it."""
+    for place in ("run", "engines.flower.server", "engines.flower.center"):
+        monkeypatch.setattr(f"fedmt.{place}.build_transforms", lambda config: (transform,))
+
+
+def length(update: dict[str, torch.Tensor]) -> float:
+    return sum(float(v.double().square().sum()) for v in update.values()) ** 0.5
+
+
+@pytest.mark.parametrize("aggregation", ["fedavg", "scaffold", "trimmed_mean"])
+@pytest.mark.parametrize("method", ["fedmt", "fedrep"])
+def test_transforms_do_the_same_in_both_engines(make, tmp_path, monkeypatch, method, aggregation) -> None:
+    path, files = make(f'name = "{method}"', f'name = "{aggregation}"', rounds=2)
+    run(load_config(path), tmp_path / "plain")
+    transform = Clip(0.05)
+    use(monkeypatch, transform)
+    run(load_config(path), tmp_path / "local")
+    # Each update passes once through each hook, one center after the other.
+    names = [f"center-{n}" for n in range(1, CENTERS + 1)]
+    if method == "fedrep":
+        names.append("reference")  # its update counts in the mean, so it is treated as all are
+    expected = [(what, r, n) for r in (1, 2) for n in names for what in ("sent", "received")]
+    assert transform.seen == expected
+    transform.seen.clear()
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    assert sorted(transform.seen) == sorted(expected)
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+    plain, clipped = weights(tmp_path / "plain"), weights(tmp_path / "local")
+    assert any(not torch.equal(plain[k], clipped[k]) for k in plain)
+
+
+def test_a_transform_that_breaks_an_update_leaves_its_center_out(make, tmp_path, monkeypatch) -> None:
+    class Broken(Transform):
+        def after_receiving(self, update, round, center, rng):
+            return {k: v / 0 for k, v in update.items()} if center == "center-2" else update
+
+    path, files = make(aggregation='name = "fedavg"', rounds=1)
+    use(monkeypatch, Broken())
+    run(load_config(path), tmp_path / "local")
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    for folder in ("local", "flower"):
+        centers = RunFolder(tmp_path / folder).metrics()[-1]["centers"]
+        assert [n for n, c in centers.items() if "NaN or Inf" in c.get("left_out", "")] == ["center-2"]
 
 
 # -- what travels -------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_estimates_survive_a_checkpoint(make_federation, make_engine, tmp_path, 
 
 
 def test_the_table_knows_every_name():
-    assert len(METHODS) == 5 and len(STRATEGIES) == 7
+    assert len(METHODS) == 5 and len(STRATEGIES) == 8
     assert {m for m, _ in REFUSED} <= set(METHODS) and {s for _, s in REFUSED} <= set(STRATEGIES)
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from fedmt.aggregation.base import RunningMean, Strategy, Weights, all_finite, packed, unpacked
+from fedmt.aggregation.base import (
+    Accumulator,
+    RunningMean,
+    Strategy,
+    Weights,
+    all_finite,
+    packed,
+    unpacked,
+)
 from fedmt.aggregation.fedavg import FedAvg, FedAvgM
 from fedmt.aggregation.fedbn import FedBN
 from fedmt.aggregation.fedopt import FedAdam, FedYogi
 from fedmt.aggregation.fedprox import FedProx
 from fedmt.aggregation.scaffold import Scaffold
+from fedmt.aggregation.transforms import Transform, Transforms
+from fedmt.aggregation.trimmed_mean import TrimmedMean
 from fedmt.registry import Registry, subclass_of
 
 STRATEGIES: Registry[type[Strategy]] = Registry(
     "strategy",
-    {s.name: s for s in (FedAvg, FedAvgM, FedProx, FedBN, Scaffold, FedAdam, FedYogi)},
+    {s.name: s for s in (FedAvg, FedAvgM, FedProx, FedBN, Scaffold, FedAdam, FedYogi, TrimmedMean)},
     subclass_of(Strategy, "fedmt.aggregation.Strategy"),
 )
 
 __all__ = [
     "STRATEGIES",
+    "Accumulator",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
@@ -27,6 +38,9 @@ __all__ = [
     "RunningMean",
     "Scaffold",
     "Strategy",
+    "Transform",
+    "Transforms",
+    "TrimmedMean",
     "Weights",
     "all_finite",
     "packed",

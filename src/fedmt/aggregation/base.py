@@ -1,12 +1,13 @@
 """What a strategy is: how centers' updates become the next global model, and what it asks of their training.
 
 A strategy sees weights by name and knows no device, process or socket. What it remembers between two
-rounds, the engine keeps for it: `server` at the coordinating site, `own` at each center.
+rounds, the engine keeps for it: `server` at the coordinating site, `own` at each center. The updates of one
+round go into its `Accumulator`.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -40,38 +41,65 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     return bool(torch.stack([value.float() for value in largest]).isfinite().all())
 
 
-class RunningMean:
-    """The weighted mean of updates as they arrive, so that they never pile up in memory.
+class Accumulator(ABC):
+    """Takes the updates of one round, one by one, and combines them.
 
-    Each name has a mean of its own, over the updates that have it: a center sends no head but its own. What
-    lies under `control:` counts equally, whatever a center's weight: SCAFFOLD's c is the mean of all c_i.
-    Centers are visited in one fixed order (sorted by name), so the sum is the same to the bit.
+    Each name is combined over the updates that have it: a center sends no head but its own. Updates come in
+    one fixed order (sorted by the centers' names), so that the result is the same to the bit.
     """
 
     def __init__(self) -> None:
-        self.mean: Weights = {}
         self.counts: dict[str, int] = {}
-        self._totals: dict[str, float] = {}
+        """By name, how many updates have it."""
 
     @torch.no_grad()
     def add(self, update: Weights, weight: float) -> bool:
-        """Adds an update, whose tensors it may change; returns False, adding nothing, if it is not finite."""
+        """Adds an update, whose tensors it may keep and change; returns False, adding nothing, if it is not
+        finite."""
         if not all_finite(update.values()):
             return False
+        for key in update:
+            self.counts[key] = self.counts.get(key, 0) + 1
+        self._add(update, weight)
+        return True
+
+    @abstractmethod
+    def _add(self, update: Weights, weight: float) -> None:
+        """Adds a finite update."""
+
+    @abstractmethod
+    def result(self) -> Weights:
+        """The updates combined, by name; nothing where there was none."""
+
+
+class RunningMean(Accumulator):
+    """The weighted mean of updates as they arrive, so that they never pile up in memory.
+
+    What lies under `control:` counts equally, whatever a center's weight: SCAFFOLD's c is the mean of all
+    c_i.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mean: Weights = {}
+        self._totals: dict[str, float] = {}
+
+    def _add(self, update: Weights, weight: float) -> None:
         shares: dict[float, list[str]] = {}  # nearly always one: names that were sent equally often
         for key, value in update.items():
-            self.counts[key] = self.counts.get(key, 0) + 1
             own = 1.0 if key.startswith("control:") else weight
             total = self._totals[key] = self._totals.get(key, 0.0) + own
-            if key not in self.mean:
-                self.mean[key] = value
+            if key not in self._mean:
+                self._mean[key] = value
             else:
                 shares.setdefault(own / total, []).append(key)
         for share, keys in shares.items():
-            means, values = [self.mean[k] for k in keys], [update[k] for k in keys]
+            means, values = [self._mean[k] for k in keys], [update[k] for k in keys]
             torch._foreach_sub_(values, means)
             torch._foreach_add_(means, values, alpha=share)
-        return True
+
+    def result(self) -> Weights:
+        return self._mean
 
 
 @dataclass(frozen=True)
@@ -80,7 +108,7 @@ class Strategy(Named, ABC):
 
         f <- f + rate * direction(mean_c (f_c - f))
 
-    The mean is over the centers that trained.
+    The mean is over the centers that trained; `accumulator` says what kind of mean.
     """
 
     keeps_batch_norm: ClassVar[bool] = False
@@ -97,6 +125,10 @@ class Strategy(Named, ABC):
     def proximal(self) -> float:
         """mu of the term `mu / 2 |w - f|^2` in every center's loss."""
         return 0.0
+
+    def accumulator(self) -> Accumulator:
+        """What the updates of one round go into; a new one for each round."""
+        return RunningMean()
 
     def broadcast(self, server: Mapping[str, Tensor]) -> Weights:
         """What of the server's memory the centers need beside the model: what `correction` reads."""

@@ -16,6 +16,7 @@ from fedmt.config.building import (
     build_model,
     build_network,
     build_strategy,
+    build_transforms,
     starting_model,
 )
 from fedmt.config.dumping import dump_config, resolved
@@ -31,6 +32,7 @@ __all__ = [
     "build_model",
     "build_network",
     "build_strategy",
+    "build_transforms",
     "config_class",
     "dump_config",
     "load_config",

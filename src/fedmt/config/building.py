@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from fedmt.aggregation import Strategy
+from fedmt.aggregation import Strategy, Transform
 from fedmt.backbones import Classifier, build
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
@@ -38,6 +38,14 @@ def build_strategy(config: Config) -> Strategy:
     """The aggregation strategy with its options."""
     strategy: Strategy = build_named(config, "aggregation")
     return strategy
+
+
+def build_transforms(config: Config) -> tuple[Transform, ...]:
+    """What happens to an update before a center sends it and after the coordinator receives it.
+
+    No table of the config asks for any yet. Every engine, and a center on its own machine, calls this.
+    """
+    return ()
 
 
 def build_named(config: Config, table: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmt import static_bn
-from fedmt.aggregation import FedAvgM, RunningMean, Strategy, Weights, packed, unpacked
+from fedmt.aggregation import Accumulator, FedAvgM, Strategy, Transform, Weights, packed, transforms, unpacked
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
 from fedmt.engines.device import place
@@ -27,6 +27,8 @@ from fedmt.engines.testing import Scores, Tested, answered, measured
 from fedmt.engines.trainer import Precision, Trained, Trainer
 from fedmt.methods.base import Answer, Method, Tensors
 
+NOT_FINITE = "its update has NaN or Inf in it"
+
 
 @dataclass
 class LocalEngine:
@@ -37,6 +39,7 @@ class LocalEngine:
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None: on a GPU. Without, one
         center after the other, step by step: the reference.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
+    transforms: what happens to an update before it is sent and after it is received, in this order.
     """
 
     federation: Federation
@@ -48,6 +51,7 @@ class LocalEngine:
     strategy: Strategy = field(default_factory=FedAvgM)
     graphs: bool | None = None
     on_center: Callable[[int, str], None] = lambda round, name: None
+    transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
@@ -55,7 +59,9 @@ class LocalEngine:
             self.model, self.method.training, self.device, self.federation.input, self.precision
         )
         spaces = [space.name for space in self.federation.spaces]
-        self.site = Site(self.trainer, self.method, self.strategy, spaces, self.seed, self._clock.phase)
+        self.site = Site(
+            self.trainer, self.method, self.strategy, spaces, self.seed, self._clock.phase, self.transforms
+        )
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
         self.federation = place(self.federation, self.device, together=graphs)
@@ -90,14 +96,14 @@ class LocalEngine:
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = before.round + 1
-        mean = RunningMean()
+        updates = self.strategy.accumulator()
         outcomes: dict[str, Outcome] = {}
         absent = self._absent(number)
         centers = self.federation.centers if self.method.federated else ()
         present = [c for c in centers if c.name not in absent]
         for job, done in self._trained(self._planned(present, before, number, outcomes)):
             outcome = self.site.finish(job, done)
-            self._average(job.center, outcome, mean)
+            self._average(job.center, outcome, updates, number)
             # What is averaged already need not be held on to.
             outcomes[job.center.name] = replace(outcome, update=None, trained=None)
         kept = dict(before.kept)
@@ -107,12 +113,12 @@ class LocalEngine:
             c.name: {"absent": absent[c.name]} if c.name in absent else outcomes[c.name].record
             for c in centers
         }
-        return self._close(before, mean, kept, records, absent)
+        return self._close(before, updates, kept, records, absent)
 
     def _close(
         self,
         before: State,
-        mean: RunningMean,
+        updates: Accumulator,
         kept: dict[str, Tensors],
         records: dict[str, Record],
         absent: Collection[str],
@@ -135,12 +141,12 @@ class LocalEngine:
                 others = self.site.other_heads(None)
                 weights = {**weights, **{k: v for k, v in local.items() if k not in others}}
                 loss = outcome.record["losses"]["loss"]
-                self._average(reference, outcome, mean)
+                self._average(reference, outcome, updates, number)
                 lasting = {k: v for k, v in outcome.kept.items() if not k.startswith("weights:")}
                 kept[reference.name] = _on_cpu(lasting)
         with self._clock.phase("aggregate"):
             weights, server = self.strategy.aggregate(
-                weights, mean.mean, before.server, self._parameters, self._participation(mean)
+                weights, updates.result(), before.server, self._parameters, self._participation(updates)
             )
         state = State(number, weights, server, self.method.exchange(self.federation.roster, kept))
         state, after = self._reference_update(state, absent)
@@ -180,14 +186,20 @@ class LocalEngine:
             with self._clock.phase(phase):
                 yield from self._fleet.train(jobs)
 
-    def _average(self, center: Center, outcome: Outcome, mean: RunningMean) -> None:
-        """Adds a center's update to the mean, if it has one."""
+    def _average(self, center: Center, outcome: Outcome, updates: Accumulator, number: int) -> None:
+        """Adds a center's update to the others, if it has one."""
         if outcome.update is not None:
-            with self._clock.phase("aggregate"):
-                weight = len(center) if self.method.training.weights == "samples" else 1.0
-                mean.add(outcome.update, weight)
+            weight = len(center) if self.method.training.weights == "samples" else 1.0
+            if not self._add(center.name, outcome.update, weight, updates, number):
+                outcome.record["left_out"] = NOT_FINITE
 
-    def _participation(self, mean: RunningMean) -> dict[str, float]:
+    def _add(self, name: str, update: Weights, weight: float, updates: Accumulator, number: int) -> bool:
+        """Adds a received update, after the transforms; False where it is not finite, and does not count."""
+        with self._clock.phase("aggregate"):
+            rng = random_numbers(self.seed, number, f"received from {name}")
+            return updates.add(transforms.after_receiving(self.transforms, update, number, name, rng), weight)
+
+    def _participation(self, updates: Accumulator) -> dict[str, float]:
         """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
         everyone = list(self.federation.roster.members)
         if self.method.reference_joins:
@@ -196,7 +208,7 @@ class LocalEngine:
         for head, keys in enumerate(self.site.heads):
             mine = [c for c in everyone if c.space is not None and self.site.head(c.space.name) == head]
             having |= dict.fromkeys(keys, len(mine))
-        return {k: mean.counts[k] / max(having[k], 1) for k in mean.counts.keys() & having.keys()}
+        return {k: updates.counts[k] / max(having[k], 1) for k in updates.counts.keys() & having.keys()}
 
     def _reference_update(self, state: State, absent: Collection[str]) -> tuple[State, float | None]:
         """Procedure A, then the batch-norm statistics of the model it ends in."""

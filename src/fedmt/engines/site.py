@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedmt import static_bn
-from fedmt.aggregation import Strategy, Weights, all_finite, packed, unpacked
+from fedmt.aggregation import Strategy, Transforms, Weights, all_finite, packed, transforms, unpacked
 from fedmt.backbones.heads import head_keys
 from fedmt.data.center import Center
 from fedmt.engines.randomness import random_numbers
@@ -30,8 +30,9 @@ Record = dict[str, Any]
 class Outcome:
     """What a center's round leaves.
 
-    update: what it sends, trained minus received, and beside it what the strategy asks for; None where
-        the center abstained. trained: the weights it ended in. kept: what it remembers.
+    update: what it sends, trained minus received, and beside it what the strategy asks for, after the
+        transforms; None where the center abstained. trained: the weights it ended in.
+    kept: what it remembers.
     """
 
     record: Record
@@ -44,7 +45,8 @@ class Outcome:
 class Job:
     """A center's local training, planned but not done.
 
-    received: the weights it begins with. head: which answers. seed: for a backbone's own dropout.
+    received: the weights it begins with. head: which answers. seed: for a backbone's own dropout. round:
+        its number.
     keep: what the center remembers of this round; lasting: from round to round, and as it was if this fails.
     """
 
@@ -57,12 +59,13 @@ class Job:
     keep: Tensors = field(default_factory=dict)
     lasting: Tensors = field(default_factory=dict)
     record: Record = field(default_factory=dict)
+    round: int = 0
 
 
 class Site:
     """spaces: names of the federation's label spaces, the wanted one first, as the model's heads are.
 
-    phase: times what happens inside, by name.
+    phase: times what happens inside, by name. transforms: what happens to an update before it is sent.
     """
 
     def __init__(
@@ -73,10 +76,11 @@ class Site:
         spaces: list[str],
         seed: int,
         phase: Callable[[str], AbstractContextManager[None]],
+        transforms: Transforms = (),
     ) -> None:
         method.check_strategy(strategy)
         self.trainer, self.method, self.strategy = trainer, method, strategy
-        self.seed, self.phase = seed, phase
+        self.seed, self.phase, self.transforms = seed, phase, transforms
         self._head = {name: i for i, name in enumerate(spaces)} if method.heads else {}
         self.heads = head_keys(trainer.model)
         if method.heads and len(self.heads) != len(spaces):
@@ -191,7 +195,8 @@ class Site:
     def job(self, center: Center, work: LocalWork, received: Mapping[str, Tensor], number: int) -> Job:
         """Plain local training; a backbone's own dropout follows from the same things as the batches."""
         dropout = random_numbers(self.seed, number, f"dropout of {center.name}")
-        return Job(center, work, received, self.head(work.space), int(dropout.integers(2**62)))
+        head, seed = self.head(work.space), int(dropout.integers(2**62))
+        return Job(center, work, received, head, seed, round=number)
 
     def run(self, job: Job) -> Trained:
         """Trains, step by step, a copy of what was received; the weights it gives are the model's own."""
@@ -224,7 +229,10 @@ class Site:
             **packed("weights", own),
             **control,
         }
-        return Outcome({**job.record, "losses": done.losses}, kept, {**update, **sent}, trained)
+        name, number = job.center.name, job.round
+        rng = random_numbers(self.seed, number, f"update of {name}")
+        update = transforms.before_sending(self.transforms, {**update, **sent}, number, name, rng)
+        return Outcome({**job.record, "losses": done.losses}, kept, update, trained)
 
     def _shared(self, job: Job) -> list[str]:
         """Names of what is averaged: neither the local layers nor other spaces' heads."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import fedmt
 from fedmt.aggregation import unpacked
-from fedmt.config import build_federation, build_method, build_strategy, load_config
+from fedmt.config import build_federation, build_method, build_strategy, build_transforms, load_config
 from fedmt.engines.device import pick_device, place_centers
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.memory import Lost, Memory, Unable
@@ -175,7 +175,8 @@ def _site(task: Task, plan: Plan) -> Site:
     device = pick_device(task.settings.file.device)
     trainer = Trainer(plan.network(), method.training, device, plan.input, config.precision)
     names = [space.name for space in plan.spaces]
-    return Site(trainer, method, strategy, names, config.seed, lambda phase: nullcontext())
+    transforms = build_transforms(config)
+    return Site(trainer, method, strategy, names, config.seed, lambda phase: nullcontext(), transforms)
 
 
 def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[str]) -> wire.Weights:

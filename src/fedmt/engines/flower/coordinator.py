@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,23 +20,20 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedmt import static_bn
-from fedmt.aggregation import RunningMean, Weights, packed
+from fedmt.aggregation import Accumulator, Weights, packed
 from fedmt.config import DeploymentSpec
 from fedmt.data.member import Member
 from fedmt.engines.flower import wire
+from fedmt.engines.flower.answers import LeftOut, metrics_of, samples_of
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.roll import Answer, Roll
-from fedmt.engines.local import LocalEngine
+from fedmt.engines.local import NOT_FINITE, LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
 from fedmt.errors import FedmtError, listed
 from fedmt.methods.base import Tensors
 
 log = logging.getLogger("flwr")
-
-
-class _LeftOut(Exception):
-    """Why an answer does not count."""
 
 
 @dataclass
@@ -108,7 +104,7 @@ class FlowerEngine(LocalEngine):
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = self._number = before.round + 1
-        mean = RunningMean()
+        updates = self.strategy.accumulator()
         kept = dict(before.kept)
         absent = self._absent(number)
         records: dict[str, Record] = {name: {"absent": why} for name, why in absent.items()}
@@ -129,12 +125,12 @@ class FlowerEngine(LocalEngine):
                     break
                 self.on_center(number, name)
                 try:
-                    record = self._take(by_name[name], answer, mean, kept, number)
+                    record = self._take(by_name[name], answer, updates, kept, number)
                     records[name] = record
                     losses = losses or record.get("losses", {})
                     if "losses" in record and record["losses"].keys() != losses.keys():
                         del record["losses"]  # they are averaged by name
-                except (_LeftOut, FedmtError) as error:
+                except (LeftOut, FedmtError) as error:
                     failed[name] = str(error)
                     records[name] = {"left_out": str(error)}
                     log.warning("Round %s: center '%s' is left out: %s.", number, name, error)
@@ -143,7 +139,7 @@ class FlowerEngine(LocalEngine):
                         kept.pop(name, None)  # it begins anew from what it is sent next
             self._enough(number, len(present), failed)
         records = {name: records[name] for name in sorted(records)}
-        return self._close(before, mean, kept, records, {**absent, **failed})
+        return self._close(before, updates, kept, records, {**absent, **failed})
 
     def _enough(self, number: int, asked: int, failed: Mapping[str, str]) -> None:
         answered = asked - len(failed)
@@ -211,17 +207,17 @@ class FlowerEngine(LocalEngine):
         return key in self._sent and torch.equal(self._sent[key], value.cpu())
 
     def _take(
-        self, center: Member, answer: Answer, mean: RunningMean, kept: dict[str, Tensors], number: int
+        self, center: Member, answer: Answer, updates: Accumulator, kept: dict[str, Tensors], number: int
     ) -> Record:
-        """Adds an answer to the mean; what is recorded of it."""
+        """Adds an answer to the others; what is recorded of it."""
         if answer.problem:
-            raise _LeftOut(answer.problem)
+            raise LeftOut(answer.problem)
         facts = answer.facts
-        record = _metrics(facts.get("metrics"))
+        record = metrics_of(facts.get("metrics"))
         update = answer.tensors("update")
         weight = 1.0
         if self.method.training.weights == "samples":
-            weight = _samples(facts)
+            weight = samples_of(facts)
         shared = self._shared(center, answer.tensors("shared"))
         added = False
         if "abstained" in facts:
@@ -230,10 +226,10 @@ class FlowerEngine(LocalEngine):
             record["left_out"] = str(facts["left_out"])
         else:
             self._fits(center, update)
-            with self._clock.phase("aggregate"):
-                added = mean.add({k: v.to(self.device) for k, v in update.items()}, weight)
+            update = {k: v.to(self.device) for k, v in update.items()}
+            added = self._add(center.name, update, weight, updates, number)
             if not added:
-                raise _LeftOut("its update has NaN or Inf in it")
+                raise LeftOut(NOT_FINITE)
         memory: dict[str, Tensor] = {"accepted": torch.tensor(number), **shared}
         if added or "layers" in kept.get(center.name, {}):
             memory["layers"] = torch.tensor(1)  # it has trained, so it has its own
@@ -246,7 +242,7 @@ class FlowerEngine(LocalEngine):
             return {}
         matrix = found["correspondence"]
         if matrix.shape != (len(center.space), len(self.federation.wanted)) or not matrix.isfinite().all():
-            raise _LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
+            raise LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
         return {"correspondence": matrix}
 
     def _fits(self, center: Member, update: Weights) -> None:
@@ -258,10 +254,10 @@ class FlowerEngine(LocalEngine):
             expected |= packed("control", {k: v for k, v in expected.items() if k in self._parameters})
         if update.keys() != expected.keys():
             odd = sorted(update.keys() ^ expected.keys())
-            raise _LeftOut(f"its update has other weights than expected: {listed(odd, 3)}")
+            raise LeftOut(f"its update has other weights than expected: {listed(odd, 3)}")
         for key, value in update.items():
             if value.shape != expected[key].shape or value.dtype != expected[key].dtype:
-                raise _LeftOut(
+                raise LeftOut(
                     f"its update of '{key}' is {value.dtype} {tuple(value.shape)}, expected "
                     f"{expected[key].dtype} {tuple(expected[key].shape)}"
                 )
@@ -312,49 +308,17 @@ class FlowerEngine(LocalEngine):
         ):
             try:
                 if answer.problem:
-                    raise _LeftOut(answer.problem)
+                    raise LeftOut(answer.problem)
                 found = answer.tensors("statistics")
                 if {k: v.shape for k, v in found.items()} != expected:
-                    raise _LeftOut("its statistics are not those of this model")
+                    raise LeftOut("its statistics are not those of this model")
                 if not all(bool(v.isfinite().all()) for v in found.values()):
-                    raise _LeftOut("its statistics have NaN or Inf in them")
-                parts.append((_samples(answer.facts), {k: v.to(self.device) for k, v in found.items()}))
+                    raise LeftOut("its statistics have NaN or Inf in them")
+                parts.append((samples_of(answer.facts), {k: v.to(self.device) for k, v in found.items()}))
                 self._holds[name] = labels[name]
-            except (_LeftOut, FedmtError) as error:
+            except (LeftOut, FedmtError) as error:
                 self._unmeasured[name] = str(error)
                 log.warning(
                     "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, error
                 )
         return parts
-
-
-MEASURES = (
-    "confident_share",
-    "pseudo_label_accuracy",
-    "correspondence_error",
-    "filled_columns",
-    "unprojected_samples",
-)
-"""What a center may tell of its round beside its losses."""
-
-
-def _metrics(given: Any) -> Record:
-    """What a center tells of its round, as far as it is known and finite."""
-    if not isinstance(given, dict):
-        return {}
-    found: Record = {k: float(given[k]) for k in MEASURES if _is_number(given.get(k))}
-    losses = given.get("losses")
-    if isinstance(losses, dict) and losses and all(_is_number(v) for v in losses.values()):
-        found["losses"] = {str(k): float(v) for k, v in losses.items()}
-    return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _samples(facts: Mapping[str, Any]) -> float:
-    samples = facts.get("samples")
-    if not isinstance(samples, int) or samples < 1:
-        raise _LeftOut(f"it says that it has {samples} samples")
-    return float(samples)

@@ -20,6 +20,7 @@ from fedmt.config import (
     build_federation,
     build_method,
     build_strategy,
+    build_transforms,
     load_config,
     starting_model,
 )
@@ -59,6 +60,7 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         precision=config.precision,
         strategy=build_strategy(config),
         graphs=config.graphs,
+        transforms=build_transforms(config),
         grid=grid,
         plan=Plan.of(config, federation),
         deployment=config.deployment or DeploymentSpec.model_validate({}),

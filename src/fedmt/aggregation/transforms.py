@@ -1,0 +1,59 @@
+"""Changes of an update on its way from a center to the mean: the place for clipping, noise and masking.
+
+A `Transform` has two hooks. One runs at the center before it sends, the other at the coordinating site after
+it received and before the strategy's accumulator. The same objects are used in every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedmt.aggregation.base import Weights
+
+
+class Transform:
+    """As it stands it changes nothing; a transform overrides one hook or both.
+
+    Both get an update and give another of the same names, shapes and types. An update holds everything that a
+    center sends: changes of weights, and under `control:` what SCAFFOLD sends beside them.
+
+    rng: numbers that follow from the run's seed, the round and the center, so that a run can be repeated. The
+        coordinator knows the seed, so noise that is to hide something from it must come from elsewhere.
+    """
+
+    def before_sending(self, update: Weights, round: int, center: str, rng: np.random.Generator) -> Weights:
+        """At the center. The given tensors may be changed in place."""
+        return update
+
+    def after_receiving(self, update: Weights, round: int, center: str, rng: np.random.Generator) -> Weights:
+        """At the coordinating site."""
+        return update
+
+
+Transforms = Sequence[Transform]
+"""In the order in which a center applies them; what was done last is the first to be undone."""
+
+
+def before_sending(
+    transforms: Transforms, update: Weights, round: int, center: str, rng: np.random.Generator
+) -> Weights:
+    """What a center sends, by all transforms in their order."""
+    for transform in transforms:
+        update = transform.before_sending(_in_order(update), round, center, rng)
+    return update
+
+
+def after_receiving(
+    transforms: Transforms, update: Weights, round: int, center: str, rng: np.random.Generator
+) -> Weights:
+    """What counts of a received update, by all transforms in reverse order."""
+    for transform in reversed(transforms):
+        update = transform.after_receiving(_in_order(update), round, center, rng)
+    return update
+
+
+def _in_order(update: Weights) -> Weights:
+    """Sorted by name, in plain memory layout: then a sum over it is the same to the bit in every engine."""
+    return {key: update[key].contiguous() for key in sorted(update)}

@@ -1,0 +1,71 @@
+"""Coordinate-wise trimmed mean (Yin et al. 2018): a few centers cannot pull the model where they want it.
+
+For every single weight, the largest and the smallest changes among the centers are left out, and the others
+are averaged. So the result lies between changes that other centers made, whatever one center sends.
+
+All updates of a round are held in memory until it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmt.aggregation.base import Accumulator, Strategy, Weights
+from fedmt.errors import FedmtError
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Strategy):
+    """f <- f + rate * trimmed_mean_c (f_c - f)
+
+    trim: share of the centers that is cut off at each end. It is rounded up, so that one center is cut off at
+        each end even where there are few, as long as one remains. The centers that remain count by their
+        weight (`training.weights`).
+    """
+
+    name: ClassVar[str] = "trimmed_mean"
+
+    trim: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.trim < 0.5:
+            raise FedmtError(
+                f"aggregation.trim: {self.trim} given, expected 0 <= trim < 0.5: it is cut off at each end, "
+                "and somebody must remain."
+            )
+
+    def accumulator(self) -> Accumulator:
+        return Trimming(self.trim)
+
+
+class Trimming(Accumulator):
+    """Holds on to the updates, since who is extreme is known only when all are here."""
+
+    def __init__(self, trim: float) -> None:
+        super().__init__()
+        self.trim = trim
+        self._updates: dict[str, list[tuple[Tensor, float]]] = {}
+
+    def _add(self, update: Weights, weight: float) -> None:
+        for key, value in update.items():
+            self._updates.setdefault(key, []).append((value, weight))
+
+    @torch.no_grad()
+    def result(self) -> Weights:
+        return {key: self._trimmed(updates) for key, updates in self._updates.items()}
+
+    def _trimmed(self, updates: list[tuple[Tensor, float]]) -> Tensor:
+        values = torch.stack([value.flatten() for value, _ in updates])
+        weights = values.new_tensor([weight for _, weight in updates])
+        count = len(updates)
+        # A share such as 0.07 of 100 is a little more than 7 in floating point.
+        cut = min(math.ceil(self.trim * count - 1e-9), (count - 1) // 2)
+        ordered, order = values.sort(dim=0, stable=True)
+        middle, share = ordered[cut : count - cut], weights[order[cut : count - cut]]
+        return ((middle * share).sum(0) / share.sum(0)).view(updates[0][0].shape)
