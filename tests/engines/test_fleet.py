@@ -25,9 +25,10 @@ from fedmt.engines import fleet as fleet_module
 from fedmt.engines import triton_sgd
 from fedmt.engines.flat import FlatModel, update
 from fedmt.engines.local import LocalEngine
+from fedmt.engines.program import Program, Uncapturable
 from fedmt.engines.sgd import FlatSGD
 from fedmt.engines.site import Outcome
-from fedmt.engines.worker import Check, Program, Uncapturable, Worker, first_steps
+from fedmt.engines.worker import Check, Worker, first_steps
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, Training
 

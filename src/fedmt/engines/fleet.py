@@ -18,17 +18,10 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center
+from fedmt.engines.program import Uncapturable, UnderWay, signature
 from fedmt.engines.site import Job
 from fedmt.engines.trainer import Trained, Trainer
-from fedmt.engines.worker import (
-    Base,
-    Check,
-    Uncapturable,
-    UnderWay,
-    Worker,
-    first_steps,
-    signature,
-)
+from fedmt.engines.worker import Base, Check, Worker, first_steps
 
 WORKERS = 10
 """At most. More streams did not make an H200 faster (docs/performance.md)."""
