@@ -97,6 +97,12 @@ CASES: dict[str, dict[str, str]] = {
         "top": "graphs = true",
         "aggregation": 'name = "scaffold"',
     },
+    "captured-learnable": {
+        "method": FEDMT
+        + 'correspondence = "estimated"\nestimator = "learnable"\nprojection = "all"\nsmoothing = 0.0',
+        "top": "graphs = true",
+        "aggregation": 'name = "fedprox"',
+    },
     "flower": {"method": FEDMT, "how": "flower"},
     "flower-fedrep": {"method": 'name = "fedrep"', "how": "flower"},
 }

@@ -1,7 +1,7 @@
 """A model whose parameters, gradients and momentum lie in a few long vectors, for steps without the host.
 
-As `sgd.FlatSGD` computes, to rounding, but fit to be captured: the learning rate is on the device, and what a
-step reads and writes never moves. In bfloat16 the weights that autocast would cast anew in every step have
+It takes the step of `sgd.sgd_step` in a form that can be captured: the rate is on the device, and what a step
+reads and writes never moves. In bfloat16 the weights that autocast would cast anew in every step have
 twins in that type, which the network uses; the update writes both. So a step has no casts of weights, its
 gradients are half as long, and the update passes over memory once: for a small batch, most of its time.
 """
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedmt.aggregation import Weights
 from fedmt.backbones.heads import Heads
 from fedmt.engines import triton_sgd
+from fedmt.engines.sgd import sgd_step
 from fedmt.methods.base import Training
 
 _CAST_WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, Heads)
@@ -115,7 +116,7 @@ class FlatModel:
 
     @torch.no_grad()
     def update(self, rate: Tensor, training: Training, proximal: float, correct: bool, measure: bool) -> None:
-        """One step: see `sgd.FlatSGD`. rate: float32 scalar on the device; which of the terms to heed."""
+        """One step: see `sgd.sgd_step`. rate: float32 scalar on the device; which of the terms to heed."""
         cut = len(self.twins)
         terms = (
             self.anchor if proximal > 0 else None,
@@ -152,22 +153,28 @@ def update(
     correction: Tensor | None,
     total: Tensor | None,
 ) -> None:
-    """The step of `sgd.FlatSGD` on parts of its vectors, in torch's own operations.
+    """`sgd_step` on parts of the vectors, which it overwrites; the clipped gradient is added to `total`.
 
     norms: those of the parts of the gradient, whose root of the sum of squares is clipped.
     """
-    g = gradient.float()
-    if training.clip > 0:
-        g = g * (training.clip / (torch.linalg.vector_norm(norms) + 1e-6)).clamp_max(1.0)
+    step = sgd_step(
+        weights,
+        velocity,
+        gradient.float(),
+        rate,
+        training.momentum,
+        training.nesterov,
+        training.weight_decay,
+        training.clip,
+        torch.linalg.vector_norm(norms),
+        correction,
+        proximal,
+        anchor,
+    )
+    weights.copy_(step.weights)
+    velocity.copy_(step.velocity)
     if total is not None:
-        total.add_(g)
-    if correction is not None:
-        g = g + correction
-    if anchor is not None:
-        g = g + proximal * (weights - anchor)
-    g = g + training.weight_decay * weights
-    velocity.mul_(training.momentum).add_(g)
-    weights.sub_(rate * (g + training.momentum * velocity if training.nesterov else velocity))
+        total.add_(step.clipped)
     if twins is not None:
         twins.copy_(weights)
 

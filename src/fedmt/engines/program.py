@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedmt.engines.sgd import sgd_step
 from fedmt.engines.site import Job
 from fedmt.engines.trainer import Trained
 
@@ -112,21 +113,24 @@ class Program:
         """Trains on the next step's views."""
         worker = self.worker
         assert self.batch is not None
-        step = _Row(self.steps, self.position)
+        row = _Row(self.steps, self.position)
         batch = self.batch.index_select(0, self.position).squeeze(0)
-        losses = self.loss(worker.forward(batch, self.head), step, {**self.tables, **self.trainable})
+        losses = self.loss(worker.forward(batch, self.head), row, {**self.tables, **self.trainable})
         inputs = [*worker.flat.parameters, *self.trainable.values()]
         gradients = torch.autograd.grad(losses["loss"], inputs, allow_unused=True)
         count = len(worker.flat.parameters)
         with torch.no_grad():
             worker.flat.take(gradients[:count])
             worker.flat.update(self.rate, worker.training, *self.terms)
-            training = worker.training
             for (name, value), gradient in zip(self.trainable.items(), gradients[count:], strict=True):
-                # No decay, which would pull them to 0, and no clipping together with the model.
                 g = torch.zeros_like(value) if gradient is None else gradient
-                v = self.momentum[name].mul_(training.momentum).add_(g)
-                value.sub_(self.rate * (g + training.momentum * v if training.nesterov else v))
+                speed = self.momentum[name]
+                # No decay, which would pull them to 0, and no clipping together with the model.
+                step = sgd_step(
+                    value, speed, g, self.rate, worker.training.momentum, worker.training.nesterov
+                )
+                value.copy_(step.weights)
+                speed.copy_(step.velocity)
             if self.sums is None:
                 self.names = list(losses)
                 self.sums = torch.zeros(len(losses), device=self.rate.device)

@@ -1,13 +1,20 @@
-"""SGD on one flat vector.
+"""The SGD step: its definition, `sgd_step`, and `FlatSGD`, which takes it in place on one flat vector.
+
+Every other version is an optimization of `sgd_step` and is tested against it (tests/engines/test_sgd.py):
+
+    FlatSGD.step        all parameters as one vector, in place             trainer.py, step by step
+    flat.update         on the parts of such a vector, rate on the device  worker.py, side by side
+    triton_sgd.update   the same as one kernel                             worker.py, on CUDA
 
 Ours instead of `torch.optim.SGD` and `clip_grad_norm_` for speed alone: those walk over the parameters
-one by one, which for a small network cost 4% of a step on a CPU. Here all parameters, and all gradients, are
-views of one vector each, and a step is a handful of operations whatever the number of layers.
+one by one, which for a small network cost 4% of a step on a CPU. In a `FlatSGD` all parameters, and all
+gradients, are views of one vector each, and a step is a handful of operations whatever the number of layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +22,28 @@ from torch import Tensor
 from fedmt.errors import FedmtError
 
 
-class FlatSGD:
+class Step(NamedTuple):
+    """What a step gives: the next weights and velocity, and the gradient after clipping."""
+
+    weights: Tensor
+    velocity: Tensor
+    clipped: Tensor
+
+
+def sgd_step(
+    weights: Tensor,
+    velocity: Tensor,
+    gradient: Tensor,
+    rate: float | Tensor,
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float = 0.0,
+    clip: float = 0.0,
+    norm: Tensor | None = None,
+    correction: Tensor | None = None,
+    proximal: float = 0.0,
+    anchor: Tensor | None = None,
+) -> Step:
     """Clipping, the strategy's terms, weight decay, momentum (Nesterov or not), step: in this order.
 
         g <- g * min(1, clip / |g|)
@@ -23,9 +51,27 @@ class FlatSGD:
         v <- momentum * v + g
         w <- w - rate * (g + momentum * v  if nesterov else  v)
 
-    Without correction (SCAFFOLD) and mu (FedProx) it is as torch does it. Rebinds the parameters to views of
-    `weights`, in their own memory layout.
+    Without correction (SCAFFOLD) and mu (FedProx) it is as torch does it. All tensors have one shape and
+    type, and none is changed. clip: 0 is none. norm: |g|, where the gradient is a part of a longer one.
+    proximal, anchor: mu and w_0.
     """
+    g = gradient
+    if clip > 0:
+        length = torch.linalg.vector_norm(g) if norm is None else norm
+        g = g * (clip / (length + 1e-6)).clamp_max(1.0)
+    clipped = g
+    if correction is not None:
+        g = g + correction
+    if anchor is not None:
+        g = g + proximal * (weights - anchor)
+    if weight_decay > 0:
+        g = g + weight_decay * weights
+    velocity = momentum * velocity + g
+    return Step(weights - rate * (g + momentum * velocity if nesterov else velocity), velocity, clipped)
+
+
+class FlatSGD:
+    """`sgd_step` in place. Rebinds the parameters to views of `weights`, in their own memory layout."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -77,7 +123,7 @@ class FlatSGD:
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float, nesterov: bool, weight_decay: float, clip: float) -> None:
-        """One step with the gradient that backward has accumulated, which is then zero again."""
+        """`sgd_step` with the gradient that backward has accumulated, which is then zero again."""
         gradient, velocity = self.gradient, self.velocity
         if clip > 0:
             gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_max(1.0))

@@ -1,5 +1,5 @@
-"""`flat.update` as one kernel: it reads and writes every vector once, where torch's operations pass over
-them nine times. Triton comes with torch for CUDA on Linux; without it the engine uses `flat.update`.
+"""`sgd.sgd_step` as one kernel: it reads and writes every vector once, where the operations of `flat.update`
+pass over them a dozen times. Triton comes with torch for CUDA on Linux; without it the engine uses those.
 """
 
 from __future__ import annotations
