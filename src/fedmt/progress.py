@@ -70,7 +70,7 @@ class Display(Live):
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         self._rounds = engine.method.training.rounds
         # The bar moves by centers, so that its time left is right within a round too.
-        self._parts = 1 + (len(engine.federation.centers) if engine.method.federated else 0)
+        self._parts = 1 + (len(engine.federation.centers) if engine.method.schedule.centers_train else 0)
         self._at = (0, 0)
         self._progress.update(self._task, total=self._rounds * self._parts, completed=done * self._parts)
         for note in notes:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, TrimmedMean
-from fedmt.augment import Augmentation
 from fedmt.engines.local import LocalEngine
 from fedmt.errors import FedmtError
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, Training
 
 VIEWS = Augmentation(operations=("identity", "rotate"))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedmt.aggregation import FedAvgM, FedProx, Scaffold, packed
-from fedmt.augment import Augmentation
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.engines import triton_sgd
 from fedmt.engines.flat import FlatModel
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.sgd import FlatSGD, sgd_step
+from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, Training
 
 GPU = torch.device("cuda")

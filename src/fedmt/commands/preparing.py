@@ -98,7 +98,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         console.print(f"Note: {note}", soft_wrap=True)
     parameters = sum(p.numel() for p in engine.model.parameters())
     shape = " x ".join(map(str, federation.input.shape))
-    averaging = f" with {engine.strategy.name}" if engine.method.federated else ""
+    averaging = f" with {engine.strategy.name}" if engine.method.schedule.centers_train else ""
     what = federation.input.word.capitalize()
     console.print(
         f"{what}s {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "

@@ -66,7 +66,7 @@ class LocalEngine:
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
         self.federation = place(self.federation, self.device, together=graphs)
         # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
-        here = self.federation.centers if self.method.federated else ()
+        here = self.federation.centers if self.method.schedule.centers_train else ()
         reference = self.federation.reference
         self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
         self._urgent: torch.cuda.Stream | None = None
@@ -99,7 +99,7 @@ class LocalEngine:
         updates = self.strategy.accumulator()
         outcomes: dict[str, Outcome] = {}
         absent = self._absent(number)
-        centers = self.federation.centers if self.method.federated else ()
+        centers = self.federation.centers if self.method.schedule.centers_train else ()
         present = [c for c in centers if c.name not in absent]
         for job, done in self._trained(self._planned(present, before, number, outcomes)):
             outcome = self.site.finish(job, done)
@@ -128,7 +128,7 @@ class LocalEngine:
         weights, loss = before.weights, None
         reference = self.federation.reference
         self.on_center(number, reference.name)
-        if self.method.reference_joins:
+        if self.method.schedule.reference_counts_in_mean:
             own = self.site.plan_reference(
                 reference, before.weights, before.server, before.kept.get(reference.name, {}), number
             )
@@ -202,7 +202,7 @@ class LocalEngine:
     def _participation(self, updates: Accumulator) -> dict[str, float]:
         """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
         everyone = list(self.federation.roster.members)
-        if self.method.reference_joins:
+        if self.method.schedule.reference_counts_in_mean:
             everyone.append(self.federation.reference)
         having = dict.fromkeys(self._parameters, len(everyone))
         for head, keys in enumerate(self.site.heads):
@@ -212,14 +212,14 @@ class LocalEngine:
 
     def _reference_update(self, state: State, absent: Collection[str]) -> tuple[State, float | None]:
         """Procedure A, then the batch-norm statistics of the model it ends in."""
-        reference, number = self.federation.reference, state.round
+        reference, number, schedule = self.federation.reference, state.round, self.method.schedule
         self.trainer.load(state.weights)
         loss, work = None, None
-        if not (self.method.reference_joins and number > 0):
+        if schedule.reference_trains_after(number, self.method.training.rounds):
             rng = random_numbers(self.seed, number, reference.name)
             work = self.method.reference_work(reference, number, rng)
         if work is not None:
-            if self.method.separate:
+            if schedule.keeps_shared_model:
                 self._static_statistics(absent)
                 state = replace(state, server={**state.server, **packed("shared", self.trainer.weights())})
             job = self.site.job(reference, work, state.weights, number)
@@ -241,7 +241,7 @@ class LocalEngine:
             return
         with self._clock.phase("statistics"):
             centers = [self.federation.reference]
-            if mode == "static" and self.method.federated:
+            if mode == "static" and self.method.schedule.centers_train:
                 centers += [c for c in self.federation.centers if c.name not in absent]
             parts = ((float(len(c)), self.trainer.statistics(c.values)) for c in centers)
             self.trainer.set_statistics(static_bn.pool(parts))

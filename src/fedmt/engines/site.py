@@ -90,7 +90,7 @@ class Site:
             )
         self.local: frozenset[str] = frozenset()
         """Names of the weights that never leave their center."""
-        if method.keeps_heads:
+        if method.heads == "kept":
             self.local = self.local.union(*self.heads)
         if strategy.keeps_batch_norm:
             self.local |= _batch_norm_keys(trainer)

@@ -25,6 +25,7 @@ from fedmt.data.member import Roster
 from fedmt.errors import FedmtError, at_least, positive, share
 from fedmt.inputs import DEFAULT_INPUT, Views
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
+from fedmt.methods.schedules import Alternate, Schedule
 from fedmt.registry import OWN_TABLE, Named
 
 Tensors = Mapping[str, Tensor]
@@ -165,18 +166,13 @@ class Training:
 class Method(Named, ABC):
     """Base of the methods: supervised training, and the reference center's part."""
 
-    federated: ClassVar[bool] = True
-    """Whether the centers take part at all."""
+    schedule: ClassVar[Schedule] = Alternate()
+    """Who trains when in a round."""
     guesses: ClassVar[bool] = True
     """Whether `center_round` reads the received model's predictions; else they are not computed."""
-    heads: ClassVar[bool] = False
-    """Whether the model has a head for every label space."""
-    keeps_heads: ClassVar[bool] = False
-    """Whether heads never leave their center."""
-    reference_joins: ClassVar[bool] = False
-    """Whether the reference center trains beside the others and counts in the mean, instead of after it."""
-    separate: ClassVar[bool] = False
-    """Whether the reference center's result is a model of its own, with the shared one kept beside it."""
+    heads: ClassVar[Literal["shared", "kept"] | None] = None
+    """Whether the model has a head for every label space: 'shared' by the centers that label in it, or 'kept'
+    at each center, which none ever leaves. None: it has the wanted space's alone."""
     presets: ClassVar[Presets] = {}
     """Named settings of whole config tables; what a config says itself goes before them."""
 
@@ -186,7 +182,8 @@ class Method(Named, ABC):
     # -- the reference center ---------------------------------------------------------------------
 
     def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
-        """Supervised training on the reference center's data; round 0 is the warm-up."""
+        """Supervised training on the reference center's data, in the rounds where the schedule has it train;
+        round 0 is the warm-up."""
         training = self.training
         epochs = training.reference_epochs if round > 0 else training.warmup_epochs
         return self.supervised_work(

@@ -7,6 +7,8 @@ learns through its correspondence M (J x K), given or estimated. Algorithm 1, by
     B. each center receives it, guesses wanted labels, trains        `center_round`, `center_loss`
     C. the updates of the centers that trained are averaged          `fedmt.aggregation`
 
+The order is that of `schedules.Alternate`.
+
 Where the paper is silent or two readings exist, the choice is an option below, with the value that
 measured best as the default; the preset `paper` gives the printed ones (see docs/architecture.md).
 """
@@ -46,6 +48,7 @@ from fedmt.methods.base import (
     sample_stream,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
+from fedmt.methods.schedules import Alternate, Schedule
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class FedMT(Method):
     """
 
     name: ClassVar[str] = "fedmt"
+    schedule: ClassVar[Schedule] = Alternate()
     presets: ClassVar[Presets] = {
         "paper": {
             "method": {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -24,11 +24,11 @@ from fedmt.methods.base import (
     PAPER_TRAINING,
     Answer,
     CenterRound,
-    LocalWork,
     Method,
     Presets,
     Tensors,
 )
+from fedmt.methods.schedules import Joint, Schedule
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class FedRep(Method):
     """No options of its own."""
 
     name: ClassVar[str] = "fedrep"
+    schedule: ClassVar[Schedule] = Joint()
     guesses: ClassVar[bool] = False
-    heads: ClassVar[bool] = True
-    keeps_heads: ClassVar[bool] = True
-    reference_joins: ClassVar[bool] = True
+    heads: ClassVar[Literal["shared", "kept"] | None] = "kept"
     presets: ClassVar[Presets] = {
         "paper": {
             "training": {**PAPER_TRAINING, "local_epochs": 1, "reference_epochs": 1},
@@ -56,10 +55,6 @@ class FedRep(Method):
     ) -> CenterRound:
         """Cross-entropy on the center's labels, by its own head."""
         return self.supervised_round(center, round, rng)
-
-    def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
-        """As every center: there is no warm-up."""
-        return super().reference_work(reference, round, rng) if round > 0 else None
 
     def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
         """Every center's own head, once it has trained one."""

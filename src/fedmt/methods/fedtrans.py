@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -31,6 +31,7 @@ from fedmt.methods.base import (
     Presets,
     Tensors,
 )
+from fedmt.methods.schedules import FineTune, Schedule
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class FedTrans(Method):
     """fine_tune_epochs, fine_tune_rate: at the reference center, after the last round."""
 
     name: ClassVar[str] = "fedtrans"
+    schedule: ClassVar[Schedule] = FineTune()
     guesses: ClassVar[bool] = False
-    heads: ClassVar[bool] = True
-    separate: ClassVar[bool] = True
+    heads: ClassVar[Literal["shared", "kept"] | None] = "shared"
     presets: ClassVar[Presets] = {
         "paper": {
             "method": {"fine_tune_epochs": 100, "fine_tune_rate": 0.01},
@@ -64,9 +65,7 @@ class FedTrans(Method):
         return self.supervised_round(center, round, rng)
 
     def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
-        """Nothing until the last round; then the fine-tuning."""
-        if round < self.training.rounds:
-            return None
+        """The fine-tuning, after the last round."""
         batch = self.reference_batch(reference)
         return self.supervised_work(reference, self.fine_tune_epochs, batch, self.fine_tune_rate, rng)
 

@@ -29,6 +29,7 @@ from fedmt.methods.base import (
     sample_stream,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
+from fedmt.methods.schedules import Alternate, Schedule
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class SemiFL(Method):
     """xi: confidence threshold. lambda_1: weight of L_mix. a: the mixing share is Beta(a, a)."""
 
     name: ClassVar[str] = "semifl"
+    schedule: ClassVar[Schedule] = Alternate()
     presets: ClassVar[Presets] = {
         "paper": {
             "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75},

@@ -12,6 +12,7 @@ from fedmt.aggregation import FedAvgM, Strategy
 from fedmt.data.center import Center
 from fedmt.errors import FedmtError
 from fedmt.methods.base import PAPER_TRAINING, CenterRound, Method, Presets, Tensors
+from fedmt.methods.schedules import Alone, Schedule
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Single(Method):
     """The reference center's training of the base class, round after round; the centers stay out."""
 
     name: ClassVar[str] = "single"
-    federated: ClassVar[bool] = False
+    schedule: ClassVar[Schedule] = Alone()
     presets: ClassVar[Presets] = {"paper": {"training": PAPER_TRAINING}}
 
     def center_round(

@@ -67,7 +67,7 @@ def cost(config: Config) -> int | None:
     method = build_method(config)
     passes = training.warmup_epochs + training.rounds * training.reference_epochs
     total = reference * (passes + getattr(method, "fine_tune_epochs", 0))
-    if method.federated:
+    if method.schedule.centers_train:
         count = sum(benchmark.spaces.values())
         samples = benchmark.samples or (images - reference) // count
         taking_part = training.participation * (1 - training.dropouts)

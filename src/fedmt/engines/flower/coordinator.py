@@ -61,7 +61,7 @@ class FlowerEngine(LocalEngine):
     def connect(self, run: str) -> None:
         """Calls the roll; raises with a center's name and the reason where one does not fit."""
         self.roll = Roll(self.grid, list(self._spaces), run, self._inspect)
-        if self.method.federated:
+        if self.method.schedule.centers_train:
             self.roll.call({"plan": self._plan}, self.deployment.wait, self._needed(len(self._spaces)))
 
     def _needed(self, asked: int) -> int:
@@ -111,7 +111,7 @@ class FlowerEngine(LocalEngine):
         present = [c for c in self.federation.roster.members if c.name not in absent]
         failed: dict[str, str] = {}
         losses: dict[str, float] = {}
-        if self.method.federated:
+        if self.method.schedule.centers_train:
             self.roll.update({"plan": self._plan})
             with self._clock.phase("send"):
                 messages = self._messages(before, number, present)
@@ -269,7 +269,7 @@ class FlowerEngine(LocalEngine):
 
         The centers keep the model that they measure, so the next round sends only what changed of it.
         """
-        if self.method.training.batch_norm != "static" or not self.method.federated:
+        if self.method.training.batch_norm != "static" or not self.method.schedule.centers_train:
             return super()._static_statistics(absent)
         with self._clock.phase("statistics"):
             reference = self.federation.reference
