@@ -11,8 +11,8 @@ ROOT = Path(fedmt.__file__).parent
 # The layers, from the bottom up. A room imports itself and the rooms of the layers below.
 LAYERS = (
     {"errors"},
-    {"registry", "section", "labels", "losses", "static_bn"},
-    {"estimation", "theory", "inputs", "metrics"},
+    {"registry", "section", "labels", "losses", "pseudo_labels", "static_bn"},
+    {"estimators", "theory", "inputs", "metrics"},
     {"data", "aggregation", "backbones", "calibration"},
     {"methods", "tracking"},
     {"engines", "config"},

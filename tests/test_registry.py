@@ -188,6 +188,11 @@ def test_a_model_whose_method_is_elsewhere(folder: Path, monkeypatch: pytest.Mon
         ("aggregation.scale=much", "aggregation.scale: input should be a valid number"),
         ("aggregation.momentum=0.5", "unknown key 'aggregation.momentum'. Known: 'rate', 'scale'."),
         ("aggregation.name=fedmt_test_own:Sings", "aggregation.name: strategy 'fedmt_test_own:Sings': "),
+        (
+            "method.estimator=EM",
+            "method.estimator: no estimator 'EM'. Known: 'counting', 'em', 'learnable', or",
+        ),
+        ("method.estimator=fedmt_test_own:Signs", "'Signs' is no subclass of fedmt.estimators.Estimator."),
         ("method.training=1", "method.training: goes into a table of its own, [training]"),
         ("aggregation.training=1", "aggregation.training: goes into a table of its own, [training]"),
     ],

@@ -290,6 +290,11 @@ def posterior(probabilities: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
     return (joint / joint.sum(1, keepdim=True)).to(probabilities.dtype)
 
 
+def frobenius_error(estimate: Tensor, truth: Tensor) -> float:
+    """`|| M-hat - M ||_F`."""
+    return float(torch.linalg.norm(estimate.double().cpu() - truth.double().cpu()))
+
+
 def _each_once(space: LabelSpace, found: list[int], where: str) -> None:
     missing = [c for i, c in enumerate(space) if i not in found]
     twice = [c for i, c in enumerate(space) if found.count(i) > 1]

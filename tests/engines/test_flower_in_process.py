@@ -29,7 +29,7 @@ from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.site import Outcome, Site
 from fedmt.errors import FedmtError
-from fedmt.estimation import expectation_maximisation
+from fedmt.estimators.expectation_maximisation import expectation_maximisation
 from fedmt.labels import posterior
 from fedmt.run import run, run_engine
 from fedmt.runs.folder import RunFolder
@@ -274,7 +274,23 @@ def test_same_as_the_local_engine(make, tmp_path, name) -> None:
 OWN = """
 from dataclasses import dataclass
 from fedmt.aggregation import FedProx
+from fedmt.estimators import Estimate, Estimator
 from fedmt.methods import FedMT
+
+class Squares(Estimator):
+    trained = True
+
+    def estimate(self, evidence):
+        if evidence.before is not None:
+            return Estimate(evidence.before, None)
+        shape = evidence.classes, evidence.probabilities.shape[1]
+        return Estimate(evidence.probabilities.new_full(shape, 1 / evidence.classes), None)
+
+    def free_parameters(self, matrix):
+        return matrix.sqrt()
+
+    def matrix_of(self, free):
+        return free.square() / free.square().sum(0)
 
 @dataclass(frozen=True)
 class Eager(FedMT):
@@ -289,12 +305,14 @@ class Near(FedProx):
 """
 
 
-def test_a_method_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> None:
+def test_a_method_an_estimator_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> None:
     """A center looks them up by the names that the coordinator's plan has."""
     (tmp_path / "fedmt_test_flower.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     path, files = make(
-        method='name = "fedmt_test_flower:Eager"\nxi = 0.3\nextra = 2',
+        method='name = "fedmt_test_flower:Eager"\nxi = 0.3\nextra = 2\ncorrespondence = "estimated"\n'
+        'estimator = "fedmt_test_flower:Squares"\nprojection = "all"',
+        center="share_correspondence = true",
         aggregation='name = "fedmt_test_flower:Near"\nfactor = 3.0',
         rounds=2,
     )
@@ -305,6 +323,12 @@ def test_a_method_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> Non
     sent = [wire.facts_of(sent)["plan"]["config"] for kind, _, sent, _ in grid.seen if kind == "train"]
     assert sent and all(config["method"]["name"] == "fedmt_test_flower:Eager" for config in sent)
     assert all(config["method"]["extra"] == 2 and config["aggregation"]["factor"] == 3.0 for config in sent)
+    for folder in ("local", "flower"):
+        state = RunFolder(tmp_path / folder).load()
+        assert state is not None
+        matrix = state.kept["center-1"]["correspondence"]  # trained, so uniform no longer
+        assert matrix.std() > 1e-4
+        torch.testing.assert_close(matrix.sum(0), torch.ones(10))
 
 
 TOY = Path(__file__).parents[1] / "inputs" / "fedmt_toy.py"

@@ -63,7 +63,7 @@ def test_the_gradient_of_a_learnable_matrix(seed, classes, smoothing):
         "free": free,
     }
     step = {"index": torch.arange(batch).repeat(2, 1), "share": torch.tensor(0.5, dtype=torch.float64)}
-    method = FedMT(QUICK, VIEWS, smoothing=smoothing)
+    method = FedMT(QUICK, VIEWS, estimator="learnable", projection="all", smoothing=smoothing)
 
     def loss(logits, free):
         return method.center_loss(logits, step, {**tables, "free": free})["loss"]

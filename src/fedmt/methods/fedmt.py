@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -27,14 +28,8 @@ from torch import Tensor
 from fedmt.data.center import Center
 from fedmt.data.member import Member, Roster
 from fedmt.errors import FedmtError, at_least, positive, share
-from fedmt.estimation import (
-    align,
-    confident_pseudo_labels,
-    counting,
-    expectation_maximisation,
-    frobenius_error,
-)
-from fedmt.labels import posterior
+from fedmt.estimators import ESTIMATORS, Estimator, Evidence
+from fedmt.labels import frobenius_error, posterior
 from fedmt.losses import double_softmax_cross_entropy, projected_cross_entropy
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
@@ -49,6 +44,10 @@ from fedmt.methods.base import (
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.methods.schedules import Alternate, Schedule
+from fedmt.pseudo_labels import align, confident_pseudo_labels
+
+FREE = "free"
+"""The name of what is trained beside the model, where M-hat is (`Estimator.trained`)."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,15 @@ class FedMT(Method):
     correspondence: 'given' uses each center's own where it has one and estimates the rest, FedMT (T);
         'estimated' estimates all, FedMT (E), and known ones only measure the error of M-hat.
     estimator: how M-hat is made: by 'counting' (the paper) or by 'em' from the model's guesses, anew each
-        round; or 'learnable': each column a softmax of free parameters, trained with the model.
+        round; or 'learnable': each column a softmax of free parameters, trained with the model; or one of
+        the user's own, as 'package.module:Name' (`fedmt.estimators`).
     average: train with the mean of the M-hats of all centers that label in the same space, of the round
         before. Then M-hat leaves its center too.
     pseudo_labels: from the model alone, 'plain' (the paper), or sharpened by the center's own label,
         'posterior': q_k ~ f_k M[label, k].
     alignment: hold the guesses' shares of the wanted classes, within each of the center's own, to what
         a uniform prior lets expect, against self-training's drift to the classes it already prefers
-        (not in the paper; see `estimation.align`).
+        (not in the paper; see `pseudo_labels.align`).
     smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none), so
         that an early wrong zero is not final. M-hat is remembered without it. Whatever the share, a label
         whose row of M-hat is all zero (no confident sample carries it) has no gradient in R^p.
@@ -103,7 +103,7 @@ class FedMT(Method):
     """`paper`: the printed choices."""
 
     correspondence: Literal["given", "estimated"] = "given"
-    estimator: Literal["counting", "em", "learnable"] = "em"
+    estimator: str = "em"
     average: bool = False
     smoothing: float = 0.01
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
@@ -129,17 +129,20 @@ class FedMT(Method):
                 "method.projection: 'none' with method.pseudo_labels = 'plain' leaves the centers' own "
                 "labels without any use; set method.pseudo_labels = 'posterior', or use method 'semifl'."
             )
-        if self.projection == "none" and self.estimator == "learnable":
+        if self._estimator.trained and self.projection == "none":
             raise FedmtError(
-                "method.projection: 'none' with method.estimator = 'learnable', which R^p alone trains; set "
-                "method.projection = 'all' or method.estimator = 'em'."
+                f"method.projection: 'none' with method.estimator = '{self.estimator}', which R^p alone "
+                "trains; set method.projection = 'all' or method.estimator = 'em'."
             )
-
         if self.projection == "confident" and self.soft:
             raise FedmtError(
                 "method.projection: 'confident' with method.soft = true, where the others train too; set "
                 "method.soft = false (the paper) or method.projection = 'all'."
             )
+
+    @cached_property
+    def _estimator(self) -> Estimator:
+        return ESTIMATORS.find(self.estimator, "method.estimator")()
 
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
@@ -180,8 +183,7 @@ class FedMT(Method):
             steps,
             tables,
             self.training.rate(round),
-            # Clamped, since a probability that has become 0 in float32 has no logarithm.
-            trainable={} if known.learned is None else {"free": known.learned.clamp_min(1e-12).log()},
+            trainable={} if known.learned is None else {FREE: self._estimator.free_parameters(known.learned)},
             samplewise=("label", "target", "counts"),
         )
         return CenterRound(work, known.keep, pseudo, confident, facts)
@@ -205,15 +207,18 @@ class FedMT(Method):
         projection_loss = (
             projected_cross_entropy if self.projection_loss == "proper" else double_softmax_cross_entropy
         )
-        # A learnable M is valid whatever its free parameters are: softmax makes each column sum to 1.
-        # It is smoothed here, since the free parameters are remembered: smoothed themselves, they would fade.
-        matrix = self._smoothed(tables["free"].softmax(0)) if "free" in tables else tables["matrix"]
+        matrix = tables["matrix"]
+        if FREE in tables:
+            # Smoothed here, since what is trained is remembered: smoothed itself, it would fade.
+            matrix = self._smoothed(self._estimator.matrix_of(tables[FREE]))
         r_p = projection_loss(plain_logits[0], matrix, tables["label"][index])
         return {"loss": r_p + self.lambda_2 * loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
 
     def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
-        """A learnable M is remembered as the matrix that its free parameters have become."""
-        return {**keep, "correspondence": trained["free"].softmax(0)} if "free" in trained else keep
+        """An M-hat that is trained is remembered as the matrix that it has become."""
+        if FREE not in trained:
+            return keep
+        return {**keep, "correspondence": self._estimator.matrix_of(trained[FREE])}
 
     def exchange(self, roster: Roster, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
         """With `average`: each center learns the mean of the M-hats in its space.
@@ -274,7 +279,7 @@ class FedMT(Method):
         keep = {"correspondence": matrix}
         if self.average and "mean" in kept:
             matrix = kept["mean"].to(predictions)
-        learned = matrix if self.estimator == "learnable" else None
+        learned = matrix if self._estimator.trained else None
         return _Known(center.labels, self._smoothed(matrix), learned, keep, facts)
 
     def _smoothed(self, matrix: Tensor) -> Tensor:
@@ -286,22 +291,15 @@ class FedMT(Method):
     ) -> tuple[Tensor, dict[str, float]]:
         """M-hat [J, K] and facts for the record."""
         assert center.labels is not None and center.space is not None
-        classes, wanted = len(center.space), predictions.shape[1]
-        if self.estimator == "learnable":
-            if "correspondence" in kept:
-                return kept["correspondence"].to(predictions), {}
-            # Near uniform: pseudo-labels are sharpened by M, and an M that knows nothing must not bend them.
-            free = 0.1 * torch.from_numpy(rng.standard_normal((classes, wanted), dtype=np.float32))
-            return free.softmax(0).to(predictions), {}
+        labels, classes = center.labels, len(center.space)
         if self.alignment:
             # M is not known yet, so the shares can be held over the whole center alone.
-            everything = predictions.new_ones(1, wanted)
-            predictions = align(predictions, everything, torch.zeros_like(center.labels))
-        if self.estimator == "em":
-            estimate = expectation_maximisation(predictions, center.labels, classes)
-        else:
-            estimate = counting(predictions, center.labels, classes, self.xi)
-        return estimate.matrix, {"filled_columns": float(estimate.filled.sum())}
+            everything = predictions.new_ones(1, predictions.shape[1])
+            predictions = align(predictions, everything, torch.zeros_like(labels))
+        before = kept["correspondence"].to(predictions) if "correspondence" in kept else None
+        estimate = self._estimator.estimate(Evidence(predictions, labels, classes, self.xi, before, rng))
+        facts = {} if estimate.filled is None else {"filled_columns": float(estimate.filled.sum())}
+        return estimate.matrix, facts
 
 
 @dataclass(frozen=True, eq=False)

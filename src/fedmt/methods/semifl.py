@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedmt.data.center import Center
 from fedmt.errors import FedmtError, at_least, positive
-from fedmt.estimation import confident_pseudo_labels
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,
@@ -30,6 +29,7 @@ from fedmt.methods.base import (
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
 from fedmt.methods.schedules import Alternate, Schedule
+from fedmt.pseudo_labels import confident_pseudo_labels
 
 
 @dataclass(frozen=True)

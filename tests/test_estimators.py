@@ -11,15 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmt.estimation import (
-    Estimate,
-    align,
-    confident_pseudo_labels,
-    counting,
-    expectation_maximisation,
-    frobenius_error,
-)
-from fedmt.labels import Correspondence, LabelSpace
+from fedmt.estimators import ESTIMATORS, Estimate, Evidence
+from fedmt.estimators.counting import counting
+from fedmt.estimators.expectation_maximisation import expectation_maximisation
+from fedmt.labels import Correspondence, LabelSpace, frobenius_error
+from fedmt.pseudo_labels import align, confident_pseudo_labels
 
 quick = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -289,3 +285,40 @@ def test_counting_in_half_precision_does_not_overflow() -> None:
     scores = torch.tensor([[0.9, 0.1]], dtype=torch.float16).expand(70_000, 2)
     estimate = counting(scores, torch.zeros(70_000, dtype=torch.int64), 2, 0.5)
     assert estimate.matrix.tolist() == [[1.0, 0.5], [0.0, 0.5]]
+
+
+# -- by name ----------------------------------------------------------------------------------------------
+
+
+@quick
+@given(seeds, kinds, st.integers(1, 5), st.integers(1, 6), st.booleans())
+def test_every_known_one_gives_a_valid_matrix(
+    seed: int, kind: str, coarse: int, wanted: int, again: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    f = torch.from_numpy(probabilities(rng, kind, 20, wanted)).float()
+    labels = torch.from_numpy(rng.integers(coarse, size=20))
+    before = torch.full((coarse, wanted), 1 / coarse) if again else None
+    for name, entry in ESTIMATORS.items():
+        estimator = entry()
+        assert estimator.name == name
+        found = estimator.estimate(Evidence(f, labels, coarse, 0.5, before, np.random.default_rng(seed)))
+        free = estimator.free_parameters(found.matrix)
+        torch.testing.assert_close(estimator.matrix_of(free), found.matrix, rtol=1e-5, atol=1e-6)
+        moved = (
+            estimator.matrix_of(free + 0.1 * torch.randn_like(free)) if estimator.trained else found.matrix
+        )
+        for matrix in (found.matrix, moved):
+            filled = torch.zeros(wanted, dtype=torch.bool) if found.filled is None else found.filled
+            assert_valid(Estimate(matrix, filled), coarse, wanted, torch.float32)
+
+
+def test_what_is_trained_begins_near_uniform_and_is_then_what_is_remembered() -> None:
+    learnable = ESTIMATORS["learnable"]()
+    f, labels = torch.full((4, 3), 1 / 3), torch.zeros(4, dtype=torch.int64)
+    first = learnable.estimate(Evidence(f, labels, 2, 0.5, None, np.random.default_rng(0))).matrix
+    again = learnable.estimate(Evidence(f, labels, 2, 0.5, None, np.random.default_rng(0))).matrix
+    assert torch.equal(first, again) and 0 < (first - 0.5).abs().max() < 0.2
+    known = torch.tensor([[0.9, 0.2, 0.0], [0.1, 0.8, 1.0]])
+    found = learnable.estimate(Evidence(f, labels, 2, 0.5, known, np.random.default_rng(0)))
+    assert torch.equal(found.matrix, known) and found.filled is None

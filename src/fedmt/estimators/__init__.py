@@ -1,0 +1,25 @@
+"""Estimators of M, one a file: how a center makes M-hat where its correspondence is not given."""
+
+from __future__ import annotations
+
+from fedmt.estimators.base import Estimate, Estimator, Evidence
+from fedmt.estimators.counting import Counting
+from fedmt.estimators.expectation_maximisation import ExpectationMaximisation
+from fedmt.estimators.learnable import Learnable
+from fedmt.registry import Registry, subclass_of
+
+ESTIMATORS: Registry[type[Estimator]] = Registry(
+    "estimator",
+    {e.name: e for e in (Counting, ExpectationMaximisation, Learnable)},
+    subclass_of(Estimator, "fedmt.estimators.Estimator"),
+)
+
+__all__ = [
+    "ESTIMATORS",
+    "Counting",
+    "Estimate",
+    "Estimator",
+    "Evidence",
+    "ExpectationMaximisation",
+    "Learnable",
+]

@@ -1,0 +1,72 @@
+"""What an estimator is: from a center's evidence to M-hat, a matrix [J, K].
+
+Whatever comes in, the matrix that comes out is a valid correspondence: entries in [0, 1], columns that sum
+to 1. A wanted class for which there is no evidence gets the uniform column 1/J, and is reported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmt.registry import Named
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a center has in a round to estimate its M from.
+
+    probabilities: the received model's on the center's samples, [N, K]. labels: its own, int64 [N] in
+    0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
+    remembers from the round before, [J, K], if any. rng: the center's random numbers in this round.
+    """
+
+    probabilities: Tensor
+    labels: Tensor
+    classes: int
+    threshold: float
+    before: Tensor | None
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """matrix: M-hat, [J, K]. filled: bool [K], the columns without evidence, set to 1/J; None where the
+    estimator does not go by evidence."""
+
+    matrix: Tensor
+    filled: Tensor | None
+
+
+class Estimator(Named, ABC):
+    """Base of the estimators. It is made without arguments and keeps no state: what a center remembers is
+    M-hat."""
+
+    trained: ClassVar[bool] = False
+    """Whether M-hat is trained beside the model, by R^p, through `free_parameters` and `matrix_of`."""
+
+    @abstractmethod
+    def estimate(self, evidence: Evidence) -> Estimate:
+        """M-hat at the beginning of a center's round."""
+
+    def free_parameters(self, matrix: Tensor) -> Tensor:
+        """What is trained for M-hat [J, K], where the estimator is `trained`."""
+        return matrix
+
+    def matrix_of(self, free: Tensor) -> Tensor:
+        """M-hat [J, K] of the trained parameters: a valid correspondence, whatever they have become."""
+        return free
+
+
+def normalised(mass: Tensor, dtype: torch.dtype) -> Estimate:
+    """Columns of [J, K] non-negative mass divided by their sums; empty ones become 1/J."""
+    totals = mass.sum(0)
+    filled = ~(totals > 0)
+    safe = torch.where(filled, torch.ones_like(totals), totals)
+    uniform = torch.full_like(mass, 1 / mass.shape[0])
+    return Estimate(torch.where(filled, uniform, mass / safe).to(dtype), filled)

@@ -1,0 +1,42 @@
+"""Expectation maximisation: every sample counts for M-hat, not the confident ones alone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
+from fedmt.labels import posterior
+
+
+class ExpectationMaximisation(Estimator):
+    """See `expectation_maximisation`."""
+
+    name: ClassVar[str] = "em"
+
+    def estimate(self, evidence: Evidence) -> Estimate:
+        return expectation_maximisation(evidence.probabilities, evidence.labels, evidence.classes)
+
+
+def expectation_maximisation(
+    probabilities: Tensor, labels: Tensor, num_classes: int, iterations: int = 20
+) -> Estimate:
+    """M-hat by EM: every sample counts, by its posterior, so rare classes are not lost to a threshold.
+
+        E: q_ik ~ f_ik M[y_i, k]        M: M[j, k] ~ sum of q_ik over the samples labelled j
+
+    Started from f itself (the uniform M). Shapes as in `counting`. It climbs the likelihood
+    `sum_i log sum_k f_ik M[y_i, k]` at every iteration.
+    """
+    # float64: these are sums over a whole center, done once a round.
+    f = probabilities.double().nan_to_num(0.0, 0.0, 0.0).clamp_min(0)
+    f = f / f.sum(1, keepdim=True).clamp_min(torch.finfo(f.dtype).tiny)
+    matrix = torch.full((num_classes, f.shape[1]), 1 / num_classes, dtype=f.dtype, device=f.device)
+    estimate = Estimate(matrix, torch.ones(f.shape[1], dtype=torch.bool, device=f.device))
+    for _ in range(iterations):
+        q = posterior(f, estimate.matrix, labels)
+        joint = torch.zeros_like(matrix).index_add_(0, labels, q)
+        estimate = normalised(joint, f.dtype)
+    return Estimate(estimate.matrix.to(probabilities.dtype), estimate.filled)
