@@ -21,10 +21,10 @@ import time
 
 import torch
 
+from fedmt.commands.quickstart import quickstart_config
 from fedmt.config import build_federation
 from fedmt.engines.randomness import random_numbers
-from fedmt.quickstart import quickstart_config
-from fedmt.run import build_engine
+from fedmt.training.run import build_engine
 
 STRETCHES = 11
 

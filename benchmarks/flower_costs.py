@@ -34,8 +34,8 @@ import torch
 import fedmt
 from fedmt.config import load_config
 from fedmt.engines.flower.processes import HOST, Deployment, family, free_port, write_app
-from fedmt.run import run
 from fedmt.runs.folder import RunFolder
+from fedmt.training.run import run
 
 CONFIG = """
 device = "cpu"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fedmt.config import load_config
 from fedmt.engines.site import Record
-from fedmt.run import Silent, run
+from fedmt.training.run import Silent, run
 
 
 class Stopwatch(Silent):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedmt.core.errors import FedmtError
 from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.data.sources.idx import read_mnist_folder
-from fedmt.errors import FedmtError
 from fedmt.inputs.images.shaping import ImageOptions, Split
 
 OUTPUT = Path(__file__).parents[1] / "src" / "fedmt" / "data" / "fashion_mnist.npz"

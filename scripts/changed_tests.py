@@ -3,7 +3,7 @@
     python scripts/changed_tests.py [COMMIT]
 
 Changed is what differs from COMMIT (default: main), and what git does not know yet. A test file stands for
-itself. Source in src/fedmt/ROOM belongs to tests/ROOM and tests/test_ROOM.py. Pages, and what they show,
+itself. Source in src/fedmt/ROOM belongs to tests/ROOM. Pages, and what they show,
 belong to tests/docs. What has no such place, a conftest.py or pyproject.toml for instance, concerns all
 tests. The core is always tested.
 """
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
 EVERYTHING = ("tests", "src")
-CORE = ("tests/test_architecture.py", "tests/test_labels.py", "tests/test_losses.py", "tests/test_config.py")
+CORE = ("tests/test_architecture.py", "tests/core", "tests/config")
 PAGES = ("docs", "experiments", "examples", "benchmarks", "scripts", "mkdocs.yml", "CITATION.cff", "LICENSE")
 """What the pages show, link to or speak of."""
 
@@ -30,9 +30,8 @@ def tests_of(path: str) -> tuple[str, ...]:
     if parts[0] == "tests" and parts[-1].startswith("test_") and (ROOT / path).exists():
         return (path,)
     if parts[:2] == ("src", "fedmt") and len(parts) > 2:
-        room = PurePosixPath(parts[2]).stem
-        found = [p for p in (f"tests/{room}", f"tests/test_{room}.py") if (ROOT / p).exists()]
-        return tuple(found) or EVERYTHING
+        tests = f"tests/{parts[2]}"
+        return (tests,) if (ROOT / tests).is_dir() else EVERYTHING
     return EVERYTHING
 
 

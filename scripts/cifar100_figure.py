@@ -10,8 +10,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedmt.runs.report import COLOURS
-from fedmt.sweeps.figures import metric_of
+from fedmt.commands.sweeps.figures import metric_of
+from fedmt.reports.content import COLOURS
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS

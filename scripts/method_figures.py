@@ -20,6 +20,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 import fedmt
 from fedmt import Correspondence
+from fedmt.commands.quickstart import quickstart_config
 from fedmt.config import build_federation
 from fedmt.data.sources.fashion_mnist import (
     GARMENT,
@@ -27,9 +28,8 @@ from fedmt.data.sources.fashion_mnist import (
     GARMENT_TO_LAYER,
     read_fashion_mnist,
 )
-from fedmt.quickstart import quickstart_config
-from fedmt.run import build_engine
-from fedmt.runs.report import COLOURS
+from fedmt.reports.content import COLOURS
+from fedmt.training.run import build_engine
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS

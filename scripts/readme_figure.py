@@ -14,10 +14,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from fedmt.commands.quickstart import PER_CLASS, SPACES
 from fedmt.data.sources.fashion_mnist import GARMENT_TO_LAYER
-from fedmt.quickstart import PER_CLASS, SPACES
+from fedmt.reports.content import COLOURS
 from fedmt.runs.folder import RunFolder
-from fedmt.runs.report import COLOURS
 
 OUT = Path(__file__).parent.parent / "docs" / "figures" / "quickstart.png"
 

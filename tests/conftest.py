@@ -15,11 +15,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedmt import Center, Federation, cli
+from fedmt import Center, Federation
 from fedmt.aggregation import FedAvgM, Strategy
 from fedmt.backbones import Classifier
 from fedmt.backbones.heads import add_heads
 from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.commands import cli
 from fedmt.data.sources.fashion_mnist import (
     GARMENT,
     GARMENT_TO_DEPARTMENT,
@@ -42,12 +43,12 @@ LONGEST_FIRST = (
     "engines/test_flower_processes.py",
     "docs/test_commands.py",
     "engines/test_flower_secured.py",
-    "test_tutorial.py",
-    "test_reproduce.py",
+    "commands/test_tutorial.py",
+    "commands/test_reproduce.py",
     "engines/test_flower_in_process.py",
-    "test_tracking.py",
-    "test_export.py",
-    "test_resume.py",
+    "tracking/test_tracking.py",
+    "models/test_export.py",
+    "training/test_resume.py",
 )
 """Files that take more than twenty seconds. Begun last, one of them would keep the other workers waiting."""
 
@@ -183,7 +184,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
 
     def make(name: str) -> Path:
         from fedmt.config import load_config
-        from fedmt.run import run
+        from fedmt.training.run import run
 
         folder = base / name
         if not folder.exists():

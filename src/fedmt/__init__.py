@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmt.core.errors import FedmtError
+    from fedmt.core.labels import Correspondence, LabelSpace
     from fedmt.data.center import Center, Federation
-    from fedmt.errors import FedmtError
-    from fedmt.labels import Correspondence, LabelSpace
-    from fedmt.model import Model, load
+    from fedmt.models import Model, load
 
 # Before torch is loaded: idle OpenMP threads shall soon sleep. By default they spin for milliseconds, and
 # beside any other busy process that was measured to make a loop of small operations a hundred times slower.
@@ -34,12 +34,12 @@ __all__ = [
 # Most of these modules import torch, which takes seconds. `fedmt --help` does not need it.
 _HOMES = {
     "Center": "fedmt.data.center",
-    "Correspondence": "fedmt.labels",
+    "Correspondence": "fedmt.core.labels",
     "Federation": "fedmt.data.center",
-    "FedmtError": "fedmt.errors",
-    "LabelSpace": "fedmt.labels",
-    "Model": "fedmt.model",
-    "load": "fedmt.model",
+    "FedmtError": "fedmt.core.errors",
+    "LabelSpace": "fedmt.core.labels",
+    "Model": "fedmt.models",
+    "load": "fedmt.models",
 }
 
 

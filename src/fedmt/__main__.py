@@ -1,6 +1,6 @@
 """`python -m fedmt`."""
 
-from fedmt.cli import main
+from fedmt.commands.cli import main
 
 if __name__ == "__main__":  # worker processes import this file too
     main()

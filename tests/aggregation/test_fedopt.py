@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAdam, FedYogi, unpacked
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 SHAPES = {"conv.weight": (2, 3), "fc.bias": (4,), "bn.running_var": (3,)}
 PARAMETERS = {"conv.weight", "fc.bias"}

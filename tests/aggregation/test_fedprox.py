@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, FedProx
 from fedmt.backbones.small_cnn import SmallCNN
-from fedmt.engines.sgd import FlatSGD
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
+from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedMT, Training
 

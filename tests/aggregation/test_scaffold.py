@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, RunningMean, Scaffold, packed, unpacked
-from fedmt.engines.sgd import FlatSGD
+from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedMT, FedRep, FedTrans, Training
 

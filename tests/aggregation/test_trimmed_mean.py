@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmt.aggregation import FedAvg, TrimmedMean
+from fedmt.core.errors import FedmtError
 from fedmt.engines.local import LocalEngine
-from fedmt.errors import FedmtError
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, Training
 

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from fedmt.backbones import build
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.inputs import Images
 
 SOURCE = """

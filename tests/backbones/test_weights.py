@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.resnet import resnet18
 from fedmt.backbones.weights import load_weights
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 
 class Tiny(nn.Module):

@@ -12,11 +12,11 @@ from PIL import Image
 from torch import Tensor
 
 from fedmt.config import build_federation, dump_config, load_config, parse_config
+from fedmt.core.errors import FedmtError
 from fedmt.data import ImageOptions, SampleSet
 from fedmt.data.center import Center, Federation
 from fedmt.data.sources.fashion_mnist import GARMENT_TO_DEPARTMENT, read_fashion_mnist
 from fedmt.data.sources.fitzpatrick17k import read_fitzpatrick17k
-from fedmt.errors import FedmtError
 
 SKIN = """\
 seed = {seed}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedmt.core.errors import FedmtError
 from fedmt.data import ImageOptions, cifar100_correspondence, read_cifar100
 from fedmt.data.sampleset import Split
-from fedmt.errors import FedmtError
 
 DATA = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
 RECORD: dict[str, Any] = {

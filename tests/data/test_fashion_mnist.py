@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 import torch
 
+from fedmt.core.errors import FedmtError
 from fedmt.data import ImageOptions, read_fashion_mnist
 from fedmt.data.sampleset import Split
 from fedmt.data.sources.fashion_mnist import (
@@ -15,7 +16,6 @@ from fedmt.data.sources.fashion_mnist import (
     GARMENT_TO_LAYER,
     LAYER,
 )
-from fedmt.errors import FedmtError
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 700), ("test", 200)])

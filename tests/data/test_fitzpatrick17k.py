@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fedmt.core.errors import FedmtError
 from fedmt.data import ImageOptions, SampleSet, read_fitzpatrick17k
 from fedmt.data.sources.fitzpatrick17k import NINE, THREE
-from fedmt.errors import FedmtError
 
 HEADER = [
     "md5hash", "fitzpatrick_scale", "fitzpatrick_centaur", "label",

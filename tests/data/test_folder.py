@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from fedmt.commands import predicting
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data import ImageOptions, read_folder
-from fedmt.errors import FedmtError
 from fedmt.inputs.images import Images
 from fedmt.inputs.images.asking import find_files
-from fedmt.labels import LabelSpace
-from fedmt.model import predicting
 
 OPTIONS = ImageOptions()
 SPACE = LabelSpace("diagnosis", ["nevus", "melanoma", "wart"])

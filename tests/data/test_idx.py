@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data import ImageOptions, read_idx, read_mnist_folder
 from fedmt.data.sampleset import Split
-from fedmt.errors import FedmtError
-from fedmt.labels import LabelSpace
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 5, 6), dtype=np.uint8)
 LABELS = np.array([0, 2, 1, 2], dtype=np.uint8)

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from fedmt.config import build_federation, load_config
+from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
 from fedmt.data.sources.fashion_mnist import GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER, read_fashion_mnist
-from fedmt.errors import FedmtError
 
 DIAGNOSIS = ("melanoma", "nevus", "keratosis")
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data import ImageOptions, SampleSet, read_manifest
-from fedmt.errors import FedmtError
-from fedmt.labels import LabelSpace
 
 SPACE = LabelSpace("diagnosis", ["nevus", "melanoma"])
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data import ImageOptions, SampleSet, read_npz
-from fedmt.errors import FedmtError
-from fedmt.labels import LabelSpace
 
 RGB = np.random.default_rng(0).integers(0, 256, (3, 5, 6, 3), dtype=np.uint8)
 GREY = RGB[..., 0]

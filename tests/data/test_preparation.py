@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data.preparation import Selection, check_limits, fewer, first_classes, prepare, set_aside
 from fedmt.data.specs import BenchmarkSpec
-from fedmt.errors import FedmtError
-from fedmt.labels import LabelSpace
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**32)

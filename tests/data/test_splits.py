@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError
 from fedmt.data.splits import (
     Split,
     iid_split,
@@ -19,7 +20,6 @@ from fedmt.data.splits import (
     reference_counts,
     share_split,
 )
-from fedmt.errors import FedmtError
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**32)

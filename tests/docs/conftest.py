@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedmt.config import load_config
 from fedmt.data.sources.fashion_mnist import read_fashion_mnist
-from fedmt.run import run
+from fedmt.training.run import run
 
 ROOT = Path(__file__).parents[2]
 SHORT = [

@@ -36,14 +36,14 @@ import typer
 
 from fedmt import FedmtError, Model, cli
 from fedmt.aggregation import STRATEGIES
+from fedmt.commands.sweeps.expansion import Sweep, expand
+from fedmt.commands.sweeps.experiment import find_experiment, read_experiment
 from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config
 from fedmt.config.errors import Origin
 from fedmt.data.specs import BenchmarkSpec, CalibrationSpec
 from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, Training
-from fedmt.sweeps.expansion import Sweep, expand
-from fedmt.sweeps.experiment import find_experiment, read_experiment
 
 ROOT = Path(__file__).parents[2]
 APP = typer.main.get_command(cli.app)
@@ -55,7 +55,7 @@ PAGES = [
     "CHANGELOG.md",
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
 ]
-ELSEWHERE = {"docs/tutorial.md": "tests/test_tutorial.py"}
+ELSEWHERE = {"docs/tutorial.md": "tests/commands/test_tutorial.py"}
 """Pages that a test of their own follows and compares with what is printed; here they are read only."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
 """What a reader has beside their own files."""
@@ -408,7 +408,7 @@ BROKEN = {
     "a make target": SKIP + "```bash\nmake quickstrat\n```",
     "a key of a piece of TOML": "```toml\n[training]\nround = 3\n```",
     "a value": '```toml\n[method]\nname = "fedmt"\nestimator = "counts"\n```',
-    "a name in Python": "```python\nfrom fedmt.losses import fixed_loss\n```",
+    "a name in Python": "```python\nfrom fedmt.core.losses import fixed_loss\n```",
     "a mark": "<!-- test: skp: hours -->\n```bash\nfedmt --version\n```",
     "an end": "```bash\nfedmt --version\n",
     "a block that says not what it is": "```\nfedmt --version\n```",

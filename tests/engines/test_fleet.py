@@ -22,13 +22,13 @@ from fedmt.backbones.heads import add_heads
 from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.engines import fleet as fleet_module
-from fedmt.engines import triton_sgd
-from fedmt.engines.flat import FlatModel, update
+from fedmt.engines.eager.sgd import FlatSGD
+from fedmt.engines.graphs import triton_sgd
+from fedmt.engines.graphs.flat import FlatModel, update
+from fedmt.engines.graphs.program import Program, Uncapturable
+from fedmt.engines.graphs.worker import Check, Worker, first_steps
 from fedmt.engines.local import LocalEngine
-from fedmt.engines.program import Program, Uncapturable
-from fedmt.engines.sgd import FlatSGD
 from fedmt.engines.site import Outcome
-from fedmt.engines.worker import Check, Worker, first_steps
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, Training
 

@@ -21,6 +21,8 @@ from PIL import Image
 from fedmt import Center
 from fedmt.aggregation import Transform
 from fedmt.config import build_federation, load_config
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import posterior
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import server, wire
@@ -28,11 +30,9 @@ from fedmt.engines.flower.memory import Memory
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.site import Outcome, Site
-from fedmt.errors import FedmtError
 from fedmt.estimators.expectation_maximisation import expectation_maximisation
-from fedmt.labels import posterior
-from fedmt.run import run, run_engine
 from fedmt.runs.folder import RunFolder
+from fedmt.training.run import run, run_engine
 
 CONFIG = """
 seed = 3

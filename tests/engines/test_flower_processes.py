@@ -17,8 +17,8 @@ pytest.importorskip("flwr")
 
 from fedmt.config import load_config
 from fedmt.engines.flower.processes import Deployment, Started, alive, write_app
-from fedmt.run import run
 from fedmt.runs.folder import RunFolder
+from fedmt.training.run import run
 
 pytestmark = pytest.mark.slow
 

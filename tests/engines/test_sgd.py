@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import FedAvgM, FedProx, Scaffold, packed
 from fedmt.backbones.small_cnn import SmallCNN
-from fedmt.engines import triton_sgd
-from fedmt.engines.flat import FlatModel
+from fedmt.engines.eager.sgd import FlatSGD, sgd_step
+from fedmt.engines.graphs import triton_sgd
+from fedmt.engines.graphs.flat import FlatModel
 from fedmt.engines.local import LocalEngine
-from fedmt.engines.sgd import FlatSGD, sgd_step
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import FedMT, Training
 

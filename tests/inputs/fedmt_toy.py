@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from fedmt.core.labels import LabelSpace
+from fedmt.core.section import Section
 from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources.base import Source
 from fedmt.inputs import Input, Views
-from fedmt.labels import LabelSpace
-from fedmt.section import Section
 
 
 @dataclass(frozen=True)

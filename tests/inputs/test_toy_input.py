@@ -10,8 +10,8 @@ import torch
 
 import fedmt
 from fedmt.config import build_federation, build_model, load_config
-from fedmt.errors import FedmtError
-from fedmt.report import report
+from fedmt.core.errors import FedmtError
+from fedmt.reports.report import report
 
 TOY = Path(__file__).parent / "fedmt_toy.py"
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from fedmt import Correspondence
 from fedmt.aggregation import STRATEGIES, FedAvg, FedAvgM, Scaffold
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, FedRep, FedTrans, SemiFL, Single, Training
 from fedmt.runs.folder import RunFolder

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 
 from fedmt import Correspondence, LabelSpace
 from fedmt.aggregation import FedAvg
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import posterior
+from fedmt.core.losses import fix_loss, projected_cross_entropy
+from fedmt.core.pseudo_labels import align
 from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.randomness import random_numbers
-from fedmt.errors import FedmtError
 from fedmt.estimators.counting import counting
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
-from fedmt.labels import posterior
-from fedmt.losses import fix_loss, projected_cross_entropy
 from fedmt.methods import FedMT, Training
 from fedmt.methods.base import sample_stream
-from fedmt.pseudo_labels import align
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
 QUICK = Training(rounds=2, local_epochs=2, batch_size=7, warmup_epochs=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmt.aggregation import FedAvg, unpacked
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import FedTrans, Training
 

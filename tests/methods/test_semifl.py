@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.methods import SemiFL, Training
 

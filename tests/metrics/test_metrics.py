@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.metrics import METRICS, Metric, intervals, ranking
 from fedmt.metrics.calibration_error import expected_calibration_error
 from fedmt.metrics.counts import weighted_counts

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
+from fedmt.commands.sweeps.expansion import Sweep, expand
+from fedmt.commands.sweeps.experiment import read_experiment
+from fedmt.commands.sweeps.results import Heading, Results, read_finished
 from fedmt.config import load_config
-from fedmt.errors import FedmtError
-from fedmt.export.safetensors import recorded_metrics
+from fedmt.core.errors import FedmtError
 from fedmt.metrics import METRICS, Metric
-from fedmt.report import Source
-from fedmt.run import run
-from fedmt.runs.report import content
-from fedmt.sweeps.expansion import Sweep, expand
-from fedmt.sweeps.experiment import read_experiment
-from fedmt.sweeps.results import Heading, Results, read_finished
+from fedmt.models.export.safetensors import recorded_metrics
+from fedmt.reports.content import content
+from fedmt.reports.report import Source
 from fedmt.tracking import scalars
+from fedmt.training.run import run
 
 BASE = """
 [method]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedmt.core.errors import FedmtError
 from fedmt.engines.state import State
-from fedmt.errors import FedmtError
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import RunFolder, write_atomically
 

@@ -18,7 +18,7 @@ from fedmt.aggregation.fedprox import FedProx
 from fedmt.aggregation.scaffold import Scaffold
 from fedmt.aggregation.transforms import Transform, Transforms
 from fedmt.aggregation.trimmed_mean import TrimmedMean
-from fedmt.registry import Registry, subclass_of
+from fedmt.core.registry import Registry, subclass_of
 
 STRATEGIES: Registry[type[Strategy]] = Registry(
     "strategy",

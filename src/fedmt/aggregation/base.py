@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmt.errors import positive
-from fedmt.registry import Named
+from fedmt.core.errors import positive
+from fedmt.core.registry import Named
 
 Weights = dict[str, Tensor]
 """Tensors by name: a model's, or something kept beside them under a prefix (`packed`)."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmt.aggregation.base import Strategy, Weights, packed, unpacked
-from fedmt.errors import share
+from fedmt.core.errors import share
 
 
 @dataclass(frozen=True)

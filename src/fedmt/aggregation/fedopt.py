@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedmt.aggregation.base import Strategy, Weights, packed, unpacked
-from fedmt.errors import positive, share
+from fedmt.core.errors import positive, share
 
 
 @dataclass(frozen=True)

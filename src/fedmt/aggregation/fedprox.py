@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedmt.aggregation.base import Strategy
-from fedmt.errors import at_least
+from fedmt.core.errors import at_least
 
 
 @dataclass(frozen=True)

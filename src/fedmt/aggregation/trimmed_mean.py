@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmt.aggregation.base import Accumulator, Strategy, Weights
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 
 @dataclass(frozen=True)

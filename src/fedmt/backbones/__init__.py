@@ -16,9 +16,9 @@ from fedmt.backbones.base import Backbone
 from fedmt.backbones.custom import Builder, custom, not_a_builder
 from fedmt.backbones.resnet import pools_by_default
 from fedmt.backbones.weights import load_weights
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
+from fedmt.core.registry import Registry
 from fedmt.inputs import Input
-from fedmt.registry import Registry
 
 BACKBONES: Registry[Backbone | Builder] = Registry(
     "backbone",

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from fedmt.backbones.base import Backbone
-from fedmt.errors import FedmtError
-from fedmt.registry import importable_from_here
+from fedmt.core.errors import FedmtError
+from fedmt.core.registry import importable_from_here
 
 Builder = Callable[..., nn.Module]
 

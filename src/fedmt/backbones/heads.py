@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 
 class Heads(nn.Linear):

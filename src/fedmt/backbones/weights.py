@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 SHOWN = 4
 """How many offending keys an error names: enough to see the pattern."""

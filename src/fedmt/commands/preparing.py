@@ -39,8 +39,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
     """Look at the data and write a first federation.toml, with what was guessed in comments."""
-    from fedmt.init import command_line
-    from fedmt.progress import make_console
+    from fedmt.commands.init import command_line
+    from fedmt.training.progress import make_console
 
     def ask(question: str, default: str) -> str:
         return str(typer.prompt(question, default=default or None))
@@ -65,12 +65,12 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     from rich.table import Table
 
     from fedmt.config import build_federation, load_config
+    from fedmt.core.errors import listed
     from fedmt.data.center import Center
     from fedmt.data.overlap import overlaps
     from fedmt.engines.device import pick_device
-    from fedmt.errors import listed
-    from fedmt.progress import make_console
-    from fedmt.run import build_engine
+    from fedmt.training.progress import make_console
+    from fedmt.training.run import build_engine
 
     settings = load_config(config, set_)
     device = pick_device(settings.device)

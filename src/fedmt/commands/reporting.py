@@ -18,8 +18,8 @@ def report(
     ] = False,
 ) -> None:
     """One HTML page of one run, or a comparison of several: opens from disk, needs no network."""
-    from fedmt.progress import make_console
-    from fedmt.report import report as write_report
+    from fedmt.reports.report import report as write_report
+    from fedmt.training.progress import make_console
 
     write_report(runs, out, title, with_images)
     make_console().print(f"Report: {out}", soft_wrap=True)
@@ -30,7 +30,7 @@ def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
 ) -> None:
     """The report of a run, live in a browser on this machine while the run goes on; Ctrl-C ends it."""
-    from fedmt.progress import make_console
-    from fedmt.watch import watch as serve
+    from fedmt.reports.watch import watch as serve
+    from fedmt.training.progress import make_console
 
     serve(run, port, make_console())

@@ -20,9 +20,9 @@ def run_command(
     """Train: progress, metrics and checkpoints go to the run folder."""
 
     from fedmt.config import load_config
-    from fedmt.progress import Display, make_console, show_accuracy
-    from fedmt.run import Stopped, run
     from fedmt.runs.folder import RunFolder
+    from fedmt.training.progress import Display, make_console, show_accuracy
+    from fedmt.training.run import Stopped, run
 
     settings = load_config(config, set_)
     folder = out or Path("runs") / config.stem
@@ -52,8 +52,8 @@ def quickstart(
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
 ) -> None:
     """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
-    from fedmt.progress import make_console
-    from fedmt.quickstart import quickstart as run_quickstart
+    from fedmt.commands.quickstart import quickstart as run_quickstart
+    from fedmt.training.progress import make_console
 
     run_quickstart(out, seed, make_console())
 
@@ -83,8 +83,8 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")] = None,
 ) -> None:
     """A table or figure of the paper, or a sweep of your own: many runs and the table they make."""
-    from fedmt.progress import make_console
-    from fedmt.sweeps.reproduce import command_line
+    from fedmt.commands.sweeps.reproduce import command_line
+    from fedmt.training.progress import make_console
 
     if not command_line(name, list_, only, seeds, scale, out, data, weights, set_, jobs, make_console()):
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedmt.commands.arguments import RunArgument
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 
 def predict(
@@ -29,7 +29,7 @@ def predict(
     """Classes and probabilities of images, in any label space of the federation."""
     from rich.console import Console
 
-    from fedmt.model.predicting import command_line
+    from fedmt.commands.predicting import command_line
 
     console = Console(stderr=True, markup=False, highlight=False)
     if not command_line(run, inputs, space, top, out, center, image_column, device, sys.stdout, console):
@@ -48,9 +48,9 @@ def export(
     """The model as a file to deploy or to hand on."""
     if onnx is None and safetensors is None:
         raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
-    from fedmt.model import load
-    from fedmt.progress import make_console
+    from fedmt.models import load
     from fedmt.runs.folder import refuse_own_files, writing
+    from fedmt.training.progress import make_console
 
     targets = [target for target in (onnx, safetensors) if target is not None]
     for target in targets:
@@ -61,12 +61,12 @@ def export(
             target.parent.mkdir(parents=True, exist_ok=True)
     console = make_console()
     if safetensors is not None:
-        from fedmt.export.safetensors import export_safetensors
+        from fedmt.models.export.safetensors import export_safetensors
 
         card = export_safetensors(model, run, safetensors)
         console.print(f"Weights: {safetensors}\nModel card: {card}", soft_wrap=True)
     if onnx is not None:
-        from fedmt.export.onnx import export_onnx
+        from fedmt.models.export.onnx import export_onnx
 
         difference = export_onnx(model, onnx)
         checked = (

@@ -16,16 +16,16 @@ from fedmt.aggregation import Strategy, Transform
 from fedmt.backbones import Classifier, build
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
+from fedmt.core.registry import own_tables
 from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
 from fedmt.data.holding import hold_out
 from fedmt.data.loading import Vocabulary, load_federation
 from fedmt.data.member import Member
-from fedmt.errors import FedmtError
 from fedmt.inputs import Input
-from fedmt.labels import LabelSpace
 from fedmt.methods import METHODS, Method
-from fedmt.registry import own_tables
 
 
 def build_method(config: Config) -> Method:

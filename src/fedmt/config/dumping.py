@@ -8,8 +8,8 @@ import tomli_w
 
 from fedmt.config.building import build_named
 from fedmt.config.schema import NAMED, Config
+from fedmt.core.registry import option_names
 from fedmt.inputs import DEFAULT_INPUT
-from fedmt.registry import option_names
 
 
 def dump_config(config: Config) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fedmt.errors import listed, nearest
+from fedmt.core.errors import listed, nearest
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from fedmt.config.building import build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED, Config, config_class
+from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.registry import option_names, own_tables
 from fedmt.data.sources import SOURCES
 from fedmt.data.specs import SourceSpec
-from fedmt.errors import FedmtError, listed, nearest
 from fedmt.methods import Method
 from fedmt.metrics import enter
-from fedmt.registry import option_names, own_tables
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:

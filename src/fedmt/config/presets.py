@@ -6,7 +6,7 @@ from typing import Any
 
 from fedmt.config.errors import Origin
 from fedmt.config.schema import NAMED
-from fedmt.errors import FedmtError, listed, nearest
+from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.methods import METHODS
 
 

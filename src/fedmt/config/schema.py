@@ -10,6 +10,8 @@ from pydantic import Field, PrivateAttr, create_model
 
 from fedmt.aggregation import STRATEGIES
 from fedmt.config.traveling import Stays, Travels, check_marks
+from fedmt.core.registry import Registry
+from fedmt.core.section import ConfigPath, Section
 from fedmt.data.specs import (
     BenchmarkSpec,
     CalibrationSpec,
@@ -20,8 +22,6 @@ from fedmt.data.specs import (
 )
 from fedmt.inputs import DEFAULT_INPUT, INPUTS, Input, Views
 from fedmt.methods import METHODS, Training
-from fedmt.registry import Registry
-from fedmt.section import ConfigPath, Section
 from fedmt.tracking.spec import TrackingSpec
 
 NAMED: dict[str, tuple[str, Registry[Any]]] = {

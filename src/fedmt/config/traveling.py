@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic.fields import FieldInfo
 
-from fedmt.section import Section
+from fedmt.core.section import Section
 
 T = TypeVar("T")
 

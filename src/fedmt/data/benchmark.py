@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.section import Section
 from fedmt.data.center import Center, Federation
 from fedmt.data.copies import choose_copies, copy_numbers, rule_targets
 from fedmt.data.loading import Vocabulary
@@ -19,10 +22,7 @@ from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources import has_test_part, read_source
 from fedmt.data.specs import BenchmarkSpec
 from fedmt.data.splits import Indices, Split, iid_split, non_iid_split, reference_counts, share_split
-from fedmt.errors import FedmtError, listed, nearest
 from fedmt.inputs.base import Views
-from fedmt.labels import Correspondence, LabelSpace
-from fedmt.section import Section
 
 
 def load_benchmark(

@@ -13,11 +13,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.member import Member, Roster, with_identity
-from fedmt.errors import FedmtError, listed
 from fedmt.inputs.base import Input
 from fedmt.inputs.images import Images
-from fedmt.labels import Correspondence, LabelSpace
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.section import Section
 from fedmt.data.center import Center, Federation
 from fedmt.data.member import Member
 from fedmt.data.sources import read_source
@@ -20,9 +23,6 @@ from fedmt.data.specs import (
     SourceSpec,
     TestSpec,
 )
-from fedmt.errors import FedmtError, listed, nearest
-from fedmt.labels import Correspondence, LabelSpace
-from fedmt.section import Section
 
 M = TypeVar("M", bound=Member)
 

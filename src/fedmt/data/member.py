@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedmt.errors import FedmtError, listed
-from fedmt.labels import Correspondence, LabelSpace
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.labels import Correspondence, LabelSpace
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedmt.core.errors import cut
 from fedmt.data.center import Center, Federation
-from fedmt.errors import cut
 
 
 def overlaps(federation: Federation) -> list[str]:

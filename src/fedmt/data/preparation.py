@@ -16,10 +16,10 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, nearest
+from fedmt.core.labels import LabelSpace
 from fedmt.data.specs import BenchmarkSpec
 from fedmt.data.splits import Indices, reference_counts
-from fedmt.errors import FedmtError, nearest
-from fedmt.labels import LabelSpace
 
 # One random stream for each purpose; 0 to 2 are those of the splits.
 _TEST, _FEWER_TESTS, _DOWN = range(3, 6)

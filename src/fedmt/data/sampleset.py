@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedmt.errors import FedmtError, together
+from fedmt.core.errors import FedmtError, together
+from fedmt.core.labels import LabelSpace
 from fedmt.inputs.base import Input
 from fedmt.inputs.images import Images
-from fedmt.labels import LabelSpace
 
 Split = Literal["train", "test"]
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fedmt.errors import FedmtError
-from fedmt.labels import class_name
-from fedmt.section import ConfigPath, Section
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import class_name
+from fedmt.core.section import ConfigPath, Section
 
 
 def by_class_name(counts: dict[str, int]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 Indices = NDArray[np.int64]
 

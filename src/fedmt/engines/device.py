@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
+from fedmt.core.errors import FedmtError
 from fedmt.data.center import Center, Federation
-from fedmt.errors import FedmtError
 
 DEVICE_SHARE = 0.6
 """Samples stay on the GPU while they take at most this share of its free memory."""

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from fedmt import static_bn
 from fedmt.aggregation import Accumulator, FedAvgM, Strategy, Transform, Weights, packed, transforms, unpacked
+from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
 from fedmt.engines.device import place
-from fedmt.engines.fleet import assemble
+from fedmt.engines.eager.trainer import Precision, Trained, Trainer
+from fedmt.engines.graphs.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
 from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State
 from fedmt.engines.testing import Scores, Tested, answered, measured
-from fedmt.engines.trainer import Precision, Trained, Trainer
 from fedmt.methods.base import Answer, Method, Tensors
 
 NOT_FINITE = "its update has NaN or Inf in it"

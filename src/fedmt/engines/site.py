@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmt import static_bn
 from fedmt.aggregation import Strategy, Transforms, Weights, all_finite, packed, transforms, unpacked
 from fedmt.backbones.heads import head_keys
+from fedmt.core import static_bn
+from fedmt.core.errors import FedmtError
 from fedmt.data.center import Center
+from fedmt.engines.eager.trainer import Terms, Trained, Trainer
 from fedmt.engines.randomness import random_numbers
-from fedmt.engines.trainer import Terms, Trained, Trainer
-from fedmt.errors import FedmtError
 from fedmt.methods.base import LocalWork, Method, Tensors
 
 Record = dict[str, Any]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fedmt.core.registry import Registry, subclass_of
 from fedmt.estimators.base import Estimate, Estimator, Evidence
 from fedmt.estimators.counting import Counting
 from fedmt.estimators.expectation_maximisation import ExpectationMaximisation
 from fedmt.estimators.learnable import Learnable
-from fedmt.registry import Registry, subclass_of
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(
     "estimator",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmt.registry import Named
+from fedmt.core.registry import Named
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedmt.core.pseudo_labels import confident_pseudo_labels
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
-from fedmt.pseudo_labels import confident_pseudo_labels
 
 
 class Counting(Estimator):

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedmt.core.labels import posterior
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
-from fedmt.labels import posterior
 
 
 class ExpectationMaximisation(Estimator):

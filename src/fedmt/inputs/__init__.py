@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
+from fedmt.core.registry import Registry, subclass_of
 from fedmt.inputs.base import Input, Views
 from fedmt.inputs.images import Images
-from fedmt.registry import Registry, subclass_of
 
 INPUTS: Registry[type[Input]] = Registry(
     "input", {"images": Images}, subclass_of(Input, "fedmt.inputs.Input")

@@ -19,9 +19,9 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core.core_schema import CoreSchema, is_instance_schema
 from torch import Tensor
 
-from fedmt.errors import FedmtError
-from fedmt.registry import Named
-from fedmt.section import Section
+from fedmt.core.errors import FedmtError
+from fedmt.core.registry import Named
+from fedmt.core.section import Section
 
 
 class Views(ABC):

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedmt.errors import FedmtError, listed, nearest
+from fedmt.core.errors import FedmtError, listed, nearest
 
 
 def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:

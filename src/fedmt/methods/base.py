@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.aggregation import Strategy
+from fedmt.core.errors import FedmtError, at_least, positive, share
+from fedmt.core.registry import OWN_TABLE, Named
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
-from fedmt.errors import FedmtError, at_least, positive, share
 from fedmt.inputs import DEFAULT_INPUT, Views
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.methods.schedules import Alternate, Schedule
-from fedmt.registry import OWN_TABLE, Named
 
 Tensors = Mapping[str, Tensor]
 

@@ -25,12 +25,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, at_least, positive, share
+from fedmt.core.labels import frobenius_error, posterior
+from fedmt.core.losses import double_softmax_cross_entropy, projected_cross_entropy
+from fedmt.core.pseudo_labels import align, confident_pseudo_labels
 from fedmt.data.center import Center
 from fedmt.data.member import Member, Roster
-from fedmt.errors import FedmtError, at_least, positive, share
 from fedmt.estimators import ESTIMATORS, Estimator, Evidence
-from fedmt.labels import frobenius_error, posterior
-from fedmt.losses import double_softmax_cross_entropy, projected_cross_entropy
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,
@@ -44,7 +45,6 @@ from fedmt.methods.base import (
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.methods.schedules import Alternate, Schedule
-from fedmt.pseudo_labels import align, confident_pseudo_labels
 
 FREE = "free"
 """The name of what is trained beside the model, where M-hat is (`Estimator.trained`)."""

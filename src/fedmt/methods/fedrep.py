@@ -16,9 +16,9 @@ import numpy as np
 from torch import Tensor
 
 from fedmt.aggregation import unpacked
+from fedmt.core.errors import at_least
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
-from fedmt.errors import at_least
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,

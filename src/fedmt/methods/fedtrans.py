@@ -18,9 +18,9 @@ import numpy as np
 from torch import Tensor
 
 from fedmt.aggregation import Strategy
+from fedmt.core.errors import FedmtError, at_least, positive
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
-from fedmt.errors import FedmtError, at_least, positive
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,

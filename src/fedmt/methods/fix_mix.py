@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmt.core.losses import fix_loss, mix_loss
 from fedmt.inputs import Views
-from fedmt.losses import fix_loss, mix_loss
 
 Tensors = Mapping[str, Tensor]
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, at_least, positive
+from fedmt.core.pseudo_labels import confident_pseudo_labels
 from fedmt.data.center import Center
-from fedmt.errors import FedmtError, at_least, positive
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
     PAPER_TRAINING,
@@ -29,7 +30,6 @@ from fedmt.methods.base import (
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
 from fedmt.methods.schedules import Alternate, Schedule
-from fedmt.pseudo_labels import confident_pseudo_labels
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from fedmt.aggregation import FedAvgM, Strategy
+from fedmt.core.errors import FedmtError
 from fedmt.data.center import Center
-from fedmt.errors import FedmtError
 from fedmt.methods.base import PAPER_TRAINING, CenterRound, Method, Presets, Tensors
 from fedmt.methods.schedules import Alone, Schedule
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedmt.core.registry import Registry
 from fedmt.metrics import accuracy, balanced_accuracy, calibration_error, counts, macro_f1, ranking
 from fedmt.metrics import scoring_rules as scoring
 from fedmt.metrics.base import Metric, formatted
-from fedmt.registry import Registry
 
 HEADLINE = accuracy.METRIC.name
 """The metric that stands for a run where there is room for one only."""

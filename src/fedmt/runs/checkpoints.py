@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError
 from fedmt.engines.state import State
-from fedmt.errors import FedmtError
 
 FORMAT = "fedmt-2"
 """Of the checkpoints. 2: what strategies and methods remember lies under `server/` and `kept/`."""

@@ -17,16 +17,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.member import Member
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.engines.testing import Tested, pooled
-from fedmt.errors import FedmtError
-from fedmt.labels import Correspondence, LabelSpace
 from fedmt.metrics.measuring import Answers, by_class, values, with_intervals
 from fedmt.runs.folder import write_atomically
-from fedmt.runs.scores import Numbers
+
+Numbers = NDArray[Any]
 
 FORMAT = 1
 

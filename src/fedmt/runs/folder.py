@@ -25,8 +25,8 @@ from typing import IO, Any
 
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, closest, listed
 from fedmt.engines.state import State
-from fedmt.errors import FedmtError, closest, listed
 from fedmt.runs.checkpoints import digest_of, dump_state, load_checkpoint
 from fedmt.runs.records import modern, read_record
 

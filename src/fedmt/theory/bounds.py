@@ -20,8 +20,8 @@ from typing import Literal, SupportsIndex
 import torch
 from torch import Tensor
 
-from fedmt.errors import FedmtError
-from fedmt.labels import COLUMN_TOLERANCE, project
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import COLUMN_TOLERANCE, project
 
 Form = Literal["printed", "proof", "relaxed"]
 Proof = Literal["pooled", "union", "printed"]

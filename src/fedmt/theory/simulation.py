@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedmt.errors import FedmtError
-from fedmt.labels import project
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import project
 from fedmt.theory.bounds import (
     bound_estimated,
     bound_known,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.metrics.measuring import recorded
 from fedmt.tracking.spec import TrackingSpec
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from fedmt.errors import FedmtError
-from fedmt.section import Section, from_config_folder
+from fedmt.core.errors import FedmtError
+from fedmt.core.section import Section, from_config_folder
 
 NEEDS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
 """The packages that each tracker's extra brings; the last two are for MLflow in a folder."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
+from fedmt.core.registry import Registry, subclass_of
+from fedmt.core.section import Section
 from fedmt.data.sampleset import SampleSet, Split
 from fedmt.data.sources.base import Request, Source
 from fedmt.data.specs import SourceSpec
-from fedmt.errors import FedmtError
-from fedmt.labels import LabelSpace
-from fedmt.registry import Registry, subclass_of
-from fedmt.section import Section
 
 SOURCES: Registry[type[Source]] = Registry(
     "source",

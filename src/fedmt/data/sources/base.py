@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from fedmt.core.labels import LabelSpace
+from fedmt.core.registry import Named
+from fedmt.core.section import Section
 from fedmt.data.sampleset import SampleSet, Split
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.shaping import ImageOptions
-from fedmt.labels import LabelSpace
-from fedmt.registry import Named
-from fedmt.section import Section
 
 
 @dataclass(frozen=True, eq=False)

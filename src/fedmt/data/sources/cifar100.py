@@ -16,12 +16,12 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.sampleset import SampleSet, Split, check_split
 from fedmt.data.sources.base import Request, Source
 from fedmt.data.specs import SourceSpec
-from fedmt.errors import FedmtError
 from fedmt.inputs.images.shaping import AS_STORED, ImageOptions, conform
-from fedmt.labels import Correspondence, LabelSpace
 
 FOLDER = "cifar-100-python"
 

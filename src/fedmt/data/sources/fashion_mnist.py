@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.sampleset import SampleSet, Split, check_split
 from fedmt.data.sources.base import Request, Source
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs.images.shaping import AS_STORED, ImageOptions, conform
-from fedmt.labels import Correspondence, LabelSpace
 
 GARMENT = LabelSpace(
     "garment",

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources.base import Request, Source
-from fedmt.errors import FedmtError
 from fedmt.inputs.images.decoding import read_images
 from fedmt.inputs.images.files import images_below
 from fedmt.inputs.images.shaping import ImageOptions
 from fedmt.inputs.rows import table_rows
-from fedmt.labels import LabelSpace
 
 TABLE = "fitzpatrick17k.csv"
 PAGE = "https://github.com/mattgroh/fitzpatrick17k"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
-from fedmt.errors import FedmtError
 from fedmt.inputs.images.decoding import depth_notes, read_images
 from fedmt.inputs.images.files import files_below, is_image, no_images, passed_over
 from fedmt.inputs.images.shaping import ImageOptions
-from fedmt.labels import LabelSpace, class_name
 
 
 def read_folder(

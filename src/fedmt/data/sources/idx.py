@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data.sampleset import SampleSet, Split, check_split
 from fedmt.data.sources.base import Request, Source
 from fedmt.data.specs import SourceSpec
-from fedmt.errors import FedmtError
 from fedmt.inputs.images.shaping import ImageOptions, conform
-from fedmt.labels import LabelSpace
 
 
 def read_idx(

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedmt.core.errors import FedmtError, together
+from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
-from fedmt.errors import FedmtError, together
 from fedmt.inputs.images.decoding import depth_notes, read_images
 from fedmt.inputs.images.shaping import ImageOptions
 from fedmt.inputs.rows import table_rows
-from fedmt.labels import LabelSpace, class_name
 
 
 def read_manifest(

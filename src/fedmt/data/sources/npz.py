@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
-from fedmt.errors import FedmtError, listed
 from fedmt.inputs.images.shaping import ImageOptions, conform
-from fedmt.labels import LabelSpace, class_name
 
 Array = npt.NDArray[Any]
 

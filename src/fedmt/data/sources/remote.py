@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from fedmt.core.errors import FedmtError
 from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources.base import Request, Source
-from fedmt.errors import FedmtError
 
 
 class Remote(Source):

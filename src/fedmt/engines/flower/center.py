@@ -20,14 +20,14 @@ from torch import Tensor
 import fedmt
 from fedmt.aggregation import unpacked
 from fedmt.config import build_federation, build_method, build_strategy, build_transforms, load_config
+from fedmt.core.errors import FedmtError
 from fedmt.engines.device import pick_device, place_centers
+from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.memory import Lost, Memory, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.settings import CenterFile, CenterSettings
 from fedmt.engines.site import Outcome, Site
-from fedmt.engines.trainer import Trainer
-from fedmt.errors import FedmtError
 
 log = logging.getLogger("flwr")
 

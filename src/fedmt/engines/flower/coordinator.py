@@ -19,9 +19,10 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedmt import static_bn
 from fedmt.aggregation import Accumulator, Weights, packed
 from fedmt.config import DeploymentSpec
+from fedmt.core import static_bn
+from fedmt.core.errors import FedmtError, listed
 from fedmt.data.member import Member
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.answers import LeftOut, metrics_of, samples_of
@@ -30,7 +31,6 @@ from fedmt.engines.flower.roll import Answer, Roll
 from fedmt.engines.local import NOT_FINITE, LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
-from fedmt.errors import FedmtError, listed
 from fedmt.methods.base import Tensors
 
 log = logging.getLogger("flwr")

@@ -19,7 +19,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.runs.folder import write_atomically, writing
 
 Tensors = dict[str, Tensor]

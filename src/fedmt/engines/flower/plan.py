@@ -18,10 +18,10 @@ import fedmt
 from fedmt.backbones import Classifier
 from fedmt.config import Config, build_network, config_class, resolved
 from fedmt.config.traveling import for_centers
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
 from fedmt.data.center import Federation
-from fedmt.errors import FedmtError
 from fedmt.inputs import Input, from_json, to_json
-from fedmt.labels import LabelSpace
 
 
 @dataclass(frozen=True)

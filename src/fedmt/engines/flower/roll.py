@@ -15,8 +15,8 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedmt.core.errors import FedmtError, listed
 from fedmt.engines.flower import wire
-from fedmt.errors import FedmtError, listed
 
 log = logging.getLogger("flwr")
 

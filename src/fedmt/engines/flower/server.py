@@ -24,15 +24,15 @@ from fedmt.config import (
     load_config,
     starting_model,
 )
+from fedmt.core.errors import FedmtError
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.plan import Plan
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
-from fedmt.errors import FedmtError
-from fedmt.progress import round_line
-from fedmt.run import run_engine
 from fedmt.runs.folder import write_atomically
+from fedmt.training.progress import round_line
+from fedmt.training.run import run_engine
 
 log = logging.getLogger("flwr")
 

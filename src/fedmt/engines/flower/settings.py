@@ -12,14 +12,14 @@ from pydantic import Field, ValidationError
 
 from fedmt.config import build_federation, load_config, read_toml
 from fedmt.config.errors import Origin, explain
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.labels import LabelSpace
+from fedmt.core.section import ConfigPath, Section
 from fedmt.data.center import Center
 from fedmt.data.loading import Vocabulary, load_center
 from fedmt.data.sources import SOURCES
 from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec
 from fedmt.engines.flower.plan import Plan
-from fedmt.errors import FedmtError, listed
-from fedmt.labels import LabelSpace
-from fedmt.section import ConfigPath, Section
 
 
 class CenterFile(Section):

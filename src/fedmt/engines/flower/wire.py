@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 Wire = Literal["float32", "bfloat16"]
 Weights = dict[str, Tensor]

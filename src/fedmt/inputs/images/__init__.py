@@ -23,13 +23,13 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
+from fedmt.core.section import ConfigPath, Section
 from fedmt.inputs.base import Batch, Input, Item, Views
 from fedmt.inputs.images import asking
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.inputs.images.copies import make_copies
 from fedmt.inputs.images.shaping import ImageOptions
-from fedmt.section import ConfigPath, Section
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.images.decoding import picture_pixels, read_image
 from fedmt.inputs.images.files import files_below, no_images, passed_over

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmt.errors import FedmtError, listed, nearest
+from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.inputs.base import Views
 
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")

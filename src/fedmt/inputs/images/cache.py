@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 Pixels = NDArray[np.uint8]
 """uint8 [n, C, H, W]."""

@@ -20,7 +20,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from fedmt.errors import FedmtError, together
+from fedmt.core.errors import FedmtError, together
 from fedmt.inputs.images.cache import Pixels, gib, map_cached, write_cached
 from fedmt.inputs.images.shaping import ImageOptions
 

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from fedmt.errors import FedmtError
+from fedmt.core.errors import FedmtError
 
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")

@@ -1,0 +1,167 @@
+"""`fedmt init`: a first federation.toml from the data itself (docs/federation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedmt.commands.init.looking import Found, LeftOut, discover, label_columns, look
+from fedmt.commands.init.proposing import Plan, accepted, likely_references, propose, why_left_out
+from fedmt.commands.init.writing import config_text
+from fedmt.config import load_config
+from fedmt.core.errors import FedmtError, listed
+
+Ask = Callable[[str, str], str]
+"""(question, default answer) to the user's answer. With "" as the default, an answer must be given."""
+
+
+def command_line(
+    folder: Path | None,
+    centers: Sequence[str],
+    tests: Sequence[Path],
+    reference: str | None,
+    column: str | None,
+    out: Path,
+    accept_similar: bool,
+    force: bool,
+    console: Console,
+    ask: Ask | None = None,
+) -> Plan:
+    """Looks, proposes, asks what `ask` may be asked, and writes."""
+    if out.is_dir():
+        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'federation.toml'}.")
+    if out.exists() and not force:
+        raise FedmtError(f"{out} is there already; --force replaces it, or give another --out.")
+    if folder is None and not centers:
+        if ask is None:
+            raise FedmtError(
+                "init: where is the data? Give the folder that holds a folder or CSV for each center, as in "
+                "`fedmt init data/`, or each center by itself: --center NAME=PATH."
+            )
+        folder = Path(ask("Folder that holds a folder or CSV for each center", "."))
+    found, held, left = discover(folder) if folder is not None else ([], [], [])
+    found += [_named(text) for text in centers]
+    held += [look(path.stem, path) for path in tests]
+    names = [f.name for f in found]
+    if len(set(names)) < len(names):
+        twice = sorted({n for n in names if names.count(n) > 1})
+        raise FedmtError(f"init: several centers are called {listed(twice)}; name them: --center NAME=PATH.")
+    _show([*found, *held], left, console)
+    _refuse_one_center(found, folder)
+    if ask is not None and reference is None:
+        reference = _ask_reference(found, held, ask)
+    plan = propose(found, held, reference, column)
+    plan = _ask_similar(plan, accept_similar, console, ask)
+    _write(config_text(plan, out.parent, left), out)
+    _tell(plan, out, console)
+    return plan
+
+
+def _ask_reference(found: Sequence[Found], held: Sequence[Found], ask: Ask) -> str:
+    likely = [c.name for c in likely_references(found, held)[0]]
+    if len(likely) > 1:  # without a default: Enter would be a guess
+        tie = f"{listed(likely)} have equally many classes"
+        return ask(f"Reference center (it has the labels you want; {tie})", "")
+    return ask("Reference center (it has the labels you want)", likely[0])
+
+
+def _named(text: str) -> Found:
+    """`NAME=PATH`, or a path alone, after which the center is called."""
+    name, equals, path = text.partition("=")
+    if not equals:
+        return look(Path(text).stem, Path(text))
+    if not name.strip() or not path.strip():
+        raise FedmtError(f"--center {text}: expected NAME=PATH, as in --center Berlin=data/berlin.csv.")
+    return look(name.strip(), Path(path.strip()).expanduser())
+
+
+def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
+    """One center is no federation, and is easily given: its own folder in place of the one it lies in."""
+    if len(found) == 1 and label_columns(found[0]):
+        more = "give it with another --center NAME=PATH."
+        if folder is not None:
+            more = (
+                f"put its folder, CSV or npz into {folder}, or {more} If {folder} is itself one center, give "
+                "the folder that it lies in."
+            )
+        raise FedmtError(
+            f"init: '{found[0].name}' is the only center, so it is the reference center; at least one more "
+            f"is needed: {more}"
+        )
+    # Folders with images and nothing else may be the classes of one center, or centers without labels.
+    plain = [f for f in found if f.source == "folder" and not f.columns and not f.notes]
+    if folder is not None and plain and plain == [f for f in found if f.path.parent == folder] == found:
+        raise FedmtError(
+            f"{folder}: looks like one center, with the classes {listed(f.name for f in found)}; give the "
+            f"folder that it lies in ({folder.resolve().parent}), or --center NAME=PATH for each center. If "
+            "these are centers, none has labels; the reference center needs a folder for each class, or a "
+            "CSV with a column of labels."
+        )
+
+
+def _ask_similar(plan: Plan, accept: bool, console: Console, ask: Ask | None) -> Plan:
+    """Correspondences that rest on similar names are used if the user says so, and only then."""
+    open_ones = [s for s, p in plan.correspondences.items() if p.usable and not p.certain]
+    if accept:
+        return accepted(plan, open_ones)
+    if ask is None:
+        return plan
+    yes = []
+    for space in open_ones:
+        for name, entry in plan.correspondences[space].entries.items():
+            console.print(f"  {name} -> {', '.join(entry.shares) if entry else '?'}")
+        if ask(f"Is this how '{plan.wanted}' corresponds to '{space}'? (y/n)", "n").lower().startswith("y"):
+            yes.append(space)
+    return accepted(plan, yes)
+
+
+def _write(text: str, out: Path) -> None:
+    """Checked before it takes its place: a file that cannot be read again would help nobody."""
+    temporary = out.with_name(out.name + ".tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        load_config(temporary)
+        temporary.replace(out)
+    except OSError as error:
+        raise FedmtError(f"{out}: cannot write ({error.strerror or error}).") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> None:
+    table = Table(title="Found")
+    for name in ("name", "as", "images", "labels"):
+        table.add_column(name, justify="right" if name == "images" else "left")
+    for one in found:
+        unnamed = "folders" if one.source == "folder" else "labels"
+        labels = "; ".join(
+            f"{column or unnamed} ({len(one.classes(column))} classes)" for column in label_columns(one)
+        )
+        table.add_row(one.name, one.source, f"{one.images:,}", labels or "none")
+    console.print(table)
+    for passed in left:
+        console.print(f"Note: {passed}", soft_wrap=True)
+
+
+def _tell(plan: Plan, out: Path, console: Console) -> None:
+    console.print(
+        f"Wanted: '{plan.wanted}' ({len(plan.spaces[plan.wanted])} classes), as center "
+        f"'{plan.reference.found.name}' labels ({plan.reason}).",
+        soft_wrap=True,
+    )
+    for space, proposal in plan.correspondences.items():
+        how = "proposed" if proposal.certain else "to be estimated"
+        console.print(f"Correspondence with '{space}': {how}.", soft_wrap=True)
+    for member in (plan.reference, *plan.centers, *plan.tests):
+        for note in member.found.notes:
+            console.print(f"Note: {member.found.name}: {note}.", soft_wrap=True)
+    for test in plan.tests:
+        if test.space is None:
+            console.print(
+                f"Note: {test.found.name}: {why_left_out(test.found, plan.spaces)}.", soft_wrap=True
+            )
+    console.print(f"Written: {out}. Read it, then:\n  fedmt check {out}", soft_wrap=True)

@@ -1,0 +1,221 @@
+"""A plan as a commented federation.toml: what was guessed says why, what could not is to fill in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fedmt.commands.init.looking import LeftOut, is_utf8, label_columns, printable
+from fedmt.commands.init.proposing import Entry, Member, Plan, Proposal, why_left_out
+from fedmt.core.errors import FedmtError, listed
+from fedmt.inputs.images.looking import are_small, images_table
+
+
+def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
+    """The file; `folder` is where it will lie, and paths are relative to it. left: what is not in it."""
+    parts = [
+        _head(plan),
+        *(["\n".join(_comment(str(one)) for one in left)] if left else []),
+        _spaces(plan),
+        *(_correspondence(plan, space, p) for space, p in plan.correspondences.items()),
+        _reference(plan, folder),
+        *(_center(member, folder) for member in plan.centers),
+        *_tests(plan, folder),
+        _images(plan),
+        _training(plan),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(plan: Plan) -> str:
+    return (
+        "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
+        "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
+        "seed = 0\n"
+        f"wanted = {_quoted(plan.wanted)}   # the label space that the model shall predict in"
+    )
+
+
+def _spaces(plan: Plan) -> str:
+    lines = [
+        "# Names of the classes, as they stand in the data. Centers with the same names share a space.",
+        "[spaces]",
+    ]
+    for name, classes in plan.spaces.items():
+        lines.append(f"{_key(name)} = [{', '.join(map(_quoted, classes))}]")
+    return "\n".join(lines)
+
+
+def _correspondence(plan: Plan, space: str, proposal: Proposal) -> str:
+    """How the wanted classes correspond to those of `space`."""
+    found = [e for e in proposal.entries.values() if e is not None]
+    if not found:
+        return (
+            _comment(
+                f"How '{space}' corresponds to '{plan.wanted}' is estimated: no names are alike, no center "
+                f"has both labels. If you know it, say which class of '{space}' each wanted class belongs to "
+                f"(or a share: {{ a = 0.9, b = 0.1 }}): {listed(plan.spaces[space])}."
+            )
+            + "\n"
+            + _table(plan, space, proposal, "# ")
+        )
+    ways = {e.why for e in found}
+    reason = " and ".join(
+        text
+        for why, text in (
+            ("counted", f"counted where {proposal.source} has both labels"),
+            ("equal", "from equal names"),
+            ("similar", "from similar names"),
+        )
+        if why in ways
+    )
+    if proposal.certain:
+        return (
+            _comment(f"'{space}': {reason}. Check it; without this table it is estimated.")
+            + "\n"
+            + _table(plan, space, proposal, "")
+        )
+    why = proposal.problem or "similar names may mislead"
+    return (
+        _comment(
+            f"'{space}', a proposal {reason}; not used, since {why}: it is estimated. To use it, "
+            "check it, fill in what is missing and remove the #."
+        )
+        + "\n"
+        + _table(plan, space, proposal, "# ")
+    )
+
+
+def _table(plan: Plan, space: str, proposal: Proposal, prefix: str) -> str:
+    lines = [f"[correspondences.{_key(space)}]"]
+    for name in plan.spaces[plan.wanted]:
+        entry = proposal.entries[name]
+        lines.append(f"{_key(name)} = {_entry(entry)}" + ("   # similar name" if _similar(entry) else ""))
+    return "\n".join(prefix + line for line in lines)
+
+
+def _similar(entry: Entry | None) -> bool:
+    return entry is not None and entry.why == "similar"
+
+
+def _entry(entry: Entry | None) -> str:
+    if entry is None:
+        return '"?"'
+    if len(entry.shares) == 1:
+        return _quoted(next(iter(entry.shares)))
+    return "{ " + ", ".join(f"{_key(c)} = {share:.6g}" for c, share in entry.shares.items()) + " }"
+
+
+def _reference(plan: Plan, folder: Path) -> str:
+    found = plan.reference.found
+    others = [c for c in label_columns(found) if c != plan.reference.column]
+    lines = [
+        _comment(f"The reference center ({plan.reason}): {found.images} images labelled in '{plan.wanted}'."),
+        "[reference]",
+        f"name = {_quoted(found.name)}",
+        *_source(plan.reference, folder),
+    ]
+    if others:
+        lines.append(_comment(f"Its table also has {listed(others)}: label_column may be another."))
+    return "\n".join(lines)
+
+
+def _center(member: Member, folder: Path) -> str:
+    found = member.found
+    lines = [
+        "[[centers]]",
+        f"name = {_quoted(found.name)}   # {found.images} images",
+        *_source(member, folder),
+    ]
+    if member.space is not None:
+        lines.append(f"space = {_quoted(member.space)}")
+    else:
+        lines.append("# space = …   # no labels were found: it is a center without labels")
+    return "\n".join(lines)
+
+
+def _tests(plan: Plan, folder: Path) -> Iterable[str]:
+    for member in plan.tests:
+        if member.space is None:
+            yield _comment(f"{member.found.path.name}: {why_left_out(member.found, plan.spaces)}.")
+            continue
+        lines = ["[[tests]]", *_source(member, folder)]
+        if member.space != plan.wanted:
+            lines.append(f"space = {_quoted(member.space)}")
+        yield "\n".join(lines)
+    if not any(m.space is not None for m in plan.tests):
+        yield (
+            "# There is no test set, and without one no accuracy is reported. To have it, set some images\n"
+            "# aside that no center trains on, labelled in the wanted space:\n"
+            "# [[tests]]\n"
+            '# source = "folder"\n'
+            '# path = "test/"'
+        )
+
+
+def _source(member: Member, folder: Path) -> list[str]:
+    found = member.found
+    lines = [f'source = "{found.source}"', f"path = {_quoted(_relative(found.path, folder))}"]
+    if found.source == "manifest":
+        lines.append(f"image_column = {_quoted(found.image_column)}")
+        if member.column is not None:
+            lines.append(f"label_column = {_quoted(member.column)}")
+        if found.root is not None:
+            lines.append(f"root = {_quoted(_relative(found.root, folder))}")
+    return lines + [_comment(f"{note}.") for note in found.notes]
+
+
+def _images(plan: Plan) -> str:
+    return images_table([m.found.seen for m in (plan.reference, *plan.centers, *plan.tests)])
+
+
+def _training(plan: Plan) -> str:
+    small = are_small([m.found.seen for m in (plan.reference, *plan.centers)])
+    many = plan.reference.found.images >= 1000
+    calibration = (
+        "# A tenth of the reference center's images is not trained on; the model's probabilities are then\n"
+        "# calibrated on it. Remove the table to train on all.\n"
+        "[calibration]\nshare = 0.1"
+        if many
+        else "# With 1,000 images and more at the reference center, a share may be held out from training\n"
+        "# to calibrate the model's probabilities on:\n"
+        "# [calibration]\n# share = 0.1"
+    )
+    return (
+        f'[model]\nbackbone = "{"small_cnn" if small else "resnet18"}"\n\n'
+        f"[training]\nrounds = 50\n\n{calibration}"
+    )
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Relative to the config where that does not lead far up; else absolute."""
+    path, folder = path.resolve(), folder.resolve()
+    short = os.path.relpath(path, folder) if path.anchor == folder.anchor else str(path)
+    written = Path(short).as_posix() if short.count("..") <= 1 else path.as_posix()
+    if not is_utf8(written):
+        raise FedmtError(
+            f"{printable(written)}: this path is not in UTF-8, so no config can name it; rename its folders."
+        )
+    return written
+
+
+def _quoted(text: str) -> str:
+    """A TOML string; JSON's escapes are TOML's too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(text: str) -> str:
+    return text if text.isascii() and text.replace("_", "").replace("-", "").isalnum() else _quoted(text)
+
+
+def _comment(text: str) -> str:
+    """Wrapped, and whatever a name holds, on lines that begin with #."""
+    words, lines, line = text.split(), [], "#"
+    for word in words:
+        if len(line) + 1 + len(word) > 108 and line != "#":
+            lines.append(line)
+            line = "#"
+        line += f" {word}"
+    return "\n".join([*lines, line])

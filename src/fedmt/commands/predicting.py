@@ -1,0 +1,170 @@
+"""`fedmt predict`: many files to rows, streamed; a file that cannot be read is a row with its error."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedmt.core.errors import FedmtError
+from fedmt.inputs.base import Item
+from fedmt.models.loaded import Model, Top, best, load
+from fedmt.runs.folder import refuse_own_files, writing
+
+SHOWN = 20
+"""Rows on a terminal; all go to --out, or through a pipe."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One file: its most probable classes, or why it could not be read."""
+
+    image: str
+    top: Top
+    error: str = ""
+
+
+def predict_files(
+    model: Model, files: Sequence[Item], space: str, top: int, center: str | None = None
+) -> Iterator[Row]:
+    """A row for each file, in their order; only a batch of them is in memory."""
+    for batch in model.input.read(files):
+        found: Iterator[Top] = iter(())
+        if len(batch.samples):
+            found = iter(best(model.scores(batch.samples, space, center), model.classes(space), top))
+        for file, error in zip(batch.items, batch.errors, strict=True):
+            yield Row(file.name, next(found)) if error is None else Row(file.name, [], error)
+
+
+def header(top: int) -> list[str]:
+    """The columns of the CSV."""
+    ranks = [f"{what}_{rank}" for rank in range(1, top + 1) for what in ("class", "probability")]
+    return ["image", "space", *ranks, "error"]
+
+
+def cells(row: Row, space: str, top: int) -> list[str]:
+    """A row of the CSV; where there is an error, the classes are empty."""
+    ranked = [cell for name, value in row.top for cell in (name, f"{value:.6f}")]
+    return [row.image, space, *ranked, *[""] * (2 * (top - len(row.top))), row.error]
+
+
+def command_line(
+    run: Path,
+    inputs: Sequence[Path],
+    space: str | None,
+    top: int,
+    out: Path | None,
+    center: str | None,
+    column: str | None,
+    device: str,
+    stdout: IO[str],
+    console: Console,
+) -> bool:
+    """Predicts and writes; whether any file could be read. `console` is for what is not the result."""
+    model = load(run, device)
+    name = space if space is not None else model.spaces[0]
+    top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
+    if center is not None:
+        model.check_center(name, center)
+    notes: list[str] = []
+    files = model.input.find(inputs, column, notes)
+    if out is not None:
+        if out.resolve() in {path.resolve() for path in (*inputs, *(f.path for f in files))}:
+            raise FedmtError(f"{out}: --out would overwrite what is to be predicted; give another file.")
+        refuse_own_files(run, out)
+    count = _Count()
+    rows = count.of(_with_bar(predict_files(model, files, name, top, center), len(files), console))
+    if out is not None:
+        with _replaced(out) as file:
+            _write(rows, file, name, top)
+    elif stdout.isatty():
+        _show(rows, len(files), model, name, top)
+    else:
+        _write(rows, stdout, name, top)
+    for note in notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    _tell(model, name, count, len(files), out, console)
+    return count.failed < len(files)
+
+
+class _Count:
+    """Counts the rows with an error on their way, and keeps the first error."""
+
+    failed = 0
+    first = ""
+
+    def of(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.error:
+                self.failed += 1
+                self.first = self.first or row.error
+            yield row
+
+
+def _with_bar(rows: Iterable[Row], total: int, console: Console) -> Iterator[Row]:
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        for row in rows:
+            yield row
+            progress.advance(task)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[IO[str]]:
+    """A text file that is there once it is whole, and not before."""
+    part = path.with_name(path.name + ".part")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("w", newline="", encoding="utf-8") as file:
+                yield file
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _write(rows: Iterable[Row], file: IO[str], space: str, top: int) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header(top))
+    for row in rows:
+        writer.writerow(cells(row, space, top))
+
+
+def _show(rows: Iterable[Row], total: int, model: Model, space: str, top: int) -> None:
+    console = Console(markup=False, highlight=False)
+    table = Table(title=f"{space}, {model.description.method['name']} after round {model.round}")
+    table.add_column("image", overflow="fold")
+    for rank in range(1, top + 1):
+        table.add_column("class" if rank == 1 else f"{rank}.")
+    for number, row in enumerate(rows):
+        if number >= SHOWN:
+            continue
+        if row.error:
+            table.add_row(row.image, "cannot be read")
+        else:
+            table.add_row(row.image, *(f"{name} {value:.0%}" for name, value in row.top))
+    console.print(table)
+    if total > SHOWN:
+        console.print(f"The first {SHOWN} of {total:,} images; --out FILE.csv writes all of them.")
+
+
+def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None, console: Console) -> None:
+    if not model.finished:
+        console.print(f"Note: the run is not finished; this is its round {model.round}.", soft_wrap=True)
+    if not model.calibrated(space):
+        console.print(f"Note: probabilities in '{space}' are not calibrated.", soft_wrap=True)
+    if count.failed:
+        console.print(
+            f"{count.failed:,} of {total:,} images could not be read, the first: {count.first}",
+            soft_wrap=True,
+        )
+    if out is not None:
+        console.print(f"{total - count.failed:,} predictions: {out}", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The foundation: errors, label spaces, losses and other pure functions that everything stands on."""

@@ -1,0 +1,194 @@
+"""One model on one device: it trains by a `LocalWork`, predicts, and measures batch-norm statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedmt.aggregation import Weights
+from fedmt.backbones.heads import find_heads
+from fedmt.core import static_bn
+from fedmt.core.errors import FedmtError
+from fedmt.engines.eager.sgd import FlatSGD
+from fedmt.inputs import Input
+from fedmt.methods.base import LocalWork, Tensors, Training
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+STATISTICS_SAMPLES = 1000
+"""Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: with
+every round, a pass over all of them would cost as much as pseudo-labels do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What a strategy adds to local training (`aggregation.Strategy`)."""
+
+    proximal: float = 0.0
+    correction: Mapping[str, Tensor] = field(default_factory=dict)
+    measure: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """losses: the mean of each over the steps. trainable: the work's own tensors, trained.
+    mean_gradient: by parameter, where it was to be measured. weights: the model's, as they are now."""
+
+    losses: dict[str, float]
+    trainable: Tensors
+    mean_gradient: Weights
+    weights: Weights
+
+
+class Trainer:
+    """precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' means it: it switches
+    the process's TF32 convolutions off."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Training,
+        device: torch.device,
+        input: Input,
+        precision: Precision = "auto",
+    ) -> None:
+        self.model = model.to(device)
+        self.input = input
+        self.model.to(memory_format=input.memory_format)  # type: ignore[call-overload]
+        self.training = training
+        self.device = device
+        self._optimizer = FlatSGD(dict(model.named_parameters()))
+        heads = find_heads(model)
+        self._heads = heads[1] if heads is not None else None
+        if precision == "float32" and device.type == "cuda":
+            torch.backends.cudnn.allow_tf32 = False
+        self.half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+
+    # -- weights ----------------------------------------------------------------------------------
+
+    def weights(self, copy: bool = True) -> Weights:
+        own = self.model.state_dict()
+        return {k: v.detach().clone() if copy else v.detach() for k, v in own.items()}
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError:
+            raise FedmtError(
+                f"The saved weights do not fit model '{type(self.model).__name__}': the network has changed "
+                "since the run began. Begin anew in another --out."
+            ) from None
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def train(
+        self, samples: Tensor, work: LocalWork, head: int = 0, seed: int = 0, terms: Terms | None = None
+    ) -> Trained:
+        """Local SGD on the loaded model, by the head that answers. seed: for a backbone's own dropout."""
+        terms = terms or Terms()
+        training = self.training
+        static_bn.set_static(self.model, training.batch_norm != "running")
+        self.model.train()
+        self._answer_by(head)
+        self._optimizer.restart(terms.proximal, terms.correction, terms.measure)
+        steps = {key: value.to(self.device) for key, value in work.steps.items()}
+        tables = {key: value.to(self.device) for key, value in work.tables.items()}
+        trainable = {k: v.to(self.device).clone().requires_grad_() for k, v in work.trainable.items()}
+        # No decay, which would pull them to 0, and no clipping together with the model.
+        beside = FlatSGD(trainable) if trainable else None
+        tables |= trainable
+        rate, momentum, nesterov = work.learning_rate, training.momentum, training.nesterov
+        sums: dict[str, Tensor] = {}
+        torch.manual_seed(seed)
+        at_once = self._steps_at_once(samples, steps)
+        for first in range(0, len(work), at_once):
+            chunk = {k: v[first : first + at_once] for k, v in steps.items()}
+            views = work.views(self._gather(samples, chunk["index"]), chunk)
+            for position, batch in enumerate(views):
+                step = {key: value[position] for key, value in chunk.items()}
+                losses = work.loss(self._forward(batch), step, tables)
+                losses["loss"].backward()
+                self._optimizer.step(rate, momentum, nesterov, training.weight_decay, training.clip)
+                if beside is not None:
+                    beside.step(rate, momentum, nesterov, weight_decay=0.0, clip=0.0)
+                for key, value in losses.items():  # summed on the device: no waiting inside a round
+                    sums[key] = sums[key] + value.detach() if key in sums else value.detach()
+        return Trained(
+            {key: (value / len(work)).item() for key, value in sums.items()},
+            {key: value.detach() for key, value in trainable.items()},
+            self._optimizer.mean_gradient() if terms.measure else {},
+            self.weights(copy=False),
+        )
+
+    def _steps_at_once(self, samples: Tensor, steps: Tensors) -> int:
+        """How many steps' views to make together: as many as have about a million values."""
+        values = steps["index"][0].numel() * samples[0].numel()
+        return max(1, (1 << 20) // values)
+
+    def _gather(self, samples: Tensor, index: Tensor) -> Tensor:
+        return samples[index.to(samples.device)].to(self.device)
+
+    def _forward(self, views: Tensor) -> Tensor:
+        return self.forward(self.model, views)
+
+    def forward(self, model: nn.Module, views: Tensor) -> Tensor:
+        """A model's logits, in the trainer's precision."""
+        half = torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
+        with half:
+            logits: Tensor = model(views.contiguous(memory_format=self.input.memory_format))
+        return logits.float()
+
+    def _answer_by(self, head: int) -> None:
+        if self._heads is not None:
+            self._heads.active = head
+
+    # -- predicting -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def predict(self, samples: Tensor, head: int = 0) -> Tensor:
+        """The loaded model's probabilities [N, K] on un-augmented samples, by one of its heads."""
+        self.model.eval()
+        self._answer_by(head)
+        return torch.cat([self._forward(batch).softmax(1) for batch in self._plain_batches(samples)])
+
+    @torch.no_grad()
+    def predict_by(self, samples: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
+        """Probabilities by each of several heads (`weight`, `bias`) put on the loaded network, which is
+        run once for all of them."""
+        assert self._heads is not None
+        features: list[Tensor] = []
+        hook = self._heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float()))
+        try:
+            self.predict(samples)
+        finally:
+            hook.remove()
+        every = torch.cat(features)
+        return [
+            F.linear(every, *(h[k].to(every) for k in ("weight", "bias") if k in h)).softmax(1) for h in heads
+        ]
+
+    # -- batch-norm statistics --------------------------------------------------------------------
+
+    def statistics(self, samples: Tensor) -> static_bn.Statistics:
+        """Of the loaded model's layers over un-augmented samples, `STATISTICS_SAMPLES` of them at most."""
+        every = max(1, math.ceil(len(samples) / STATISTICS_SAMPLES))
+        spread = samples[::every]  # data may lie sorted by class
+        return static_bn.measure(self.model, self._plain_batches(spread), self._forward)
+
+    def set_statistics(self, statistics: static_bn.Statistics) -> None:
+        self.model.load_state_dict(statistics, strict=False)
+
+    def _plain_batches(self, samples: Tensor) -> Iterator[Tensor]:
+        """Un-augmented samples as a network sees them, in batches of about half a million places of them
+        (more on a GPU)."""
+        size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
+        # Of about equal size: a batch of a few left over would have statistics of its own kind.
+        for batch in samples.tensor_split(math.ceil(len(samples) / size)):
+            yield self.input.plain(batch.to(self.device))

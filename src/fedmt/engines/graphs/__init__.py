@@ -1,0 +1,1 @@
+"""Side by side: centers trained at once, each step a replay of a captured CUDA graph."""

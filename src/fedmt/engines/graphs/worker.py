@@ -1,0 +1,263 @@
+"""A worker: one model that trains one center after another, each step a replay of what was captured once.
+
+It fills the slots of a `Program` with a center's data, launches the steps, and copies what came out.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedmt.backbones.heads import find_heads
+from fedmt.core import static_bn
+from fedmt.engines.eager.trainer import Trained, Trainer
+from fedmt.engines.graphs.flat import FlatModel
+from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, signature
+from fedmt.engines.site import Job
+
+PROGRAMS = 16
+"""How many shapes of work a worker remembers. They share the memory of their steps, but not their slots."""
+
+
+class Worker:
+    """samples: all centers' [N, ...] as one tensor. capacity: of the largest center, in samples."""
+
+    def __init__(self, trainer: Trainer, samples: Tensor, capacity: int) -> None:
+        self.trainer, self.training, self.device = trainer, trainer.training, trainer.device
+        self.samples, self.capacity = samples, capacity
+        self.model = copy.deepcopy(trainer.model)
+        static_bn.set_static(self.model, self.training.batch_norm != "running")
+        self.model.train()
+        heads = find_heads(self.model)
+        self._heads = heads[1] if heads is not None else None
+        self.flat = FlatModel(self.model, trainer.half)
+        everything = self.model.state_dict()
+        self._names = list(everything)
+        # Buffers, and parameters that are not trained.
+        self._buffers = {k: v for k, v in everything.items() if k not in self.flat.places}
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        # One for all programs: a worker replays one after the other, and nothing in it outlives a replay.
+        self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
+        self._programs: dict[Hashable, Program] = {}
+        self._now: UnderWay | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._now is None
+
+    def forward(self, views: Tensor, head: int) -> Tensor:
+        if self._heads is not None:
+            self._heads.active = head
+        return self.trainer.forward(self.model, views)
+
+    # -- one job ----------------------------------------------------------------------------------
+
+    def begin(self, job: Job, base: Base, check: Callable[[], Sequence[Check]] | None = None) -> UnderWay:
+        """Takes a job on. check: gives what a new capture is compared with."""
+        key = signature(job)
+        program = self._programs.pop(key, None)
+        if program is None:
+            while len(self._programs) >= PROGRAMS:
+                self._programs.pop(next(iter(self._programs)))
+            program = Program(self, job)
+            if self.stream is not None:
+                self._capture(program, job, base, check() if check is not None else ())
+            else:
+                self._try(program, job, base)
+        self._programs[key] = program  # the last used is the last to be forgotten
+        self._now = self._fill(program, job, base)
+        return self._now
+
+    def launch(self) -> None:
+        """Sends the next chunk of steps on its way, and after the last of them what is to be handed back."""
+        now = self._now
+        if now is None:
+            return
+        with self._on_stream():
+            self._chunk(now)
+            if now.done == len(now.job.work):
+                self._snapshot(now)
+                self._now = None
+
+    def drop(self) -> None:
+        """Forgets a job that will not be finished."""
+        self._now = None
+
+    def _chunk(self, now: UnderWay) -> None:
+        program = now.program
+        count = min(program.chunk, len(now.job.work) - now.done)
+        for key, slot in program.steps.items():
+            slot[:count].copy_(now.steps[key][now.done : now.done + count])
+        # Views are made of the whole chunk, and a larger center's samples may be left in its end.
+        program.steps["index"][count:].zero_()
+        program.run_views()
+        for _ in range(count):
+            program.run_step()
+        now.done += count
+
+    def _fill(self, program: Program, job: Job, base: Base) -> UnderWay:
+        """The job's data into the slots, its weights into the model."""
+        work = job.work
+        steps = {k: _to_device(v, self.device) for k, v in work.steps.items()}
+        tables = {k: v.to(self.device) for k, v in work.tables.items()}
+        now = UnderWay(job, program, steps, held=[tables, base.flat])
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        flat = self.flat
+        with self._on_stream(), torch.no_grad():
+            flat.weights.copy_(base.flat)
+            flat.put(flat.weights, {k: v for k, v in job.received.items() if v is not base.weights.get(k)})
+            flat.refresh()
+            flat.velocity.zero_()
+            for kind in {v.dtype for v in self._buffers.values()}:
+                names = [k for k, v in self._buffers.items() if v.dtype == kind]
+                received = [job.received[k].to(self.device) for k in names]
+                torch._foreach_copy_([self._buffers[k] for k in names], received)
+            self._terms(job)
+            program.offset.fill_(self._offset(job.center.values))
+            program.rate.fill_(work.learning_rate)
+            for key, table in tables.items():
+                slot = program.tables[key]
+                (slot[: len(table)] if table.dim() else slot).copy_(table)
+            for key, value in work.trainable.items():
+                program.trainable[key].copy_(value)
+                program.momentum[key].zero_()
+            if program.sums is not None:
+                program.sums.zero_()
+        return now
+
+    def _terms(self, job: Job) -> None:
+        """The strategy's terms. What a program was captured with must stay where it is."""
+        flat, terms = self.flat, job.terms
+        if terms.proximal > 0:
+            flat.anchor = torch.empty_like(flat.weights) if flat.anchor is None else flat.anchor
+            flat.anchor.copy_(flat.weights)
+        if corrects(job):
+            flat.correction = torch.empty_like(flat.weights) if flat.correction is None else flat.correction
+            flat.correction.zero_()
+            flat.put(flat.correction, terms.correction)
+        if terms.measure:
+            flat.total = torch.empty_like(flat.weights) if flat.total is None else flat.total
+            flat.total.zero_()
+
+    def _snapshot(self, now: UnderWay) -> None:
+        """Copies of what came out, since the next job may begin at once."""
+        program, flat = now.program, self.flat
+        assert program.sums is not None
+        weights = now.found["all weights"] = flat.weights.clone()
+        parameters = flat.named(weights)
+        floats = [k for k, v in self._buffers.items() if v.is_floating_point()]
+        copies = torch._foreach_mul([self._buffers[k] for k in floats], 1.0) if floats else ()
+        now.found |= dict(zip(floats, copies, strict=True))
+        now.found |= {k: v.clone() for k, v in self._buffers.items() if k not in now.found}
+        now.weights = {k: parameters[k] if k in parameters else now.found[k] for k in self._names}
+        for key, value in program.trainable.items():
+            now.trainable[key] = now.found[f"trained {key}"] = value.detach().clone()
+        if now.job.terms.measure:
+            assert flat.total is not None
+            mean = now.found["mean gradient"] = flat.total / max(len(now.job.work), 1)
+            now.mean_gradient = flat.named(mean)
+        now.losses = now.found["mean losses"] = program.sums / len(now.job.work)
+        if self.stream is not None:
+            now.event = torch.cuda.Event(blocking=True)
+            now.event.record(self.stream)
+
+    def _offset(self, values: Tensor) -> int:
+        """Where a center's samples begin among all."""
+        if values.untyped_storage().data_ptr() != self.samples.untyped_storage().data_ptr():
+            raise Uncapturable("the samples of a center are not on the device")
+        return (values.storage_offset() - self.samples.storage_offset()) // max(values[0].numel(), 1)
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
+
+    # -- capturing --------------------------------------------------------------------------------
+
+    def _try(self, program: Program, job: Job, base: Base) -> None:
+        """A step where nothing is captured, on a CPU: it must not draw numbers that nobody seeds here."""
+        random = torch.random.get_rng_state()
+        self._chunk(self._fill(program, first_steps(job, 1), base))
+        if not torch.equal(random, torch.random.get_rng_state()):
+            raise Uncapturable("it draws random numbers of its own (dropout)")
+
+    def _capture(self, program: Program, job: Job, base: Base, checks: Sequence[Check]) -> None:
+        """Captures, then replays a job's first steps and compares them with the step-by-step engine's."""
+        now = self._fill(program, job, base)
+        with self._on_stream():
+            for key, slot in program.steps.items():
+                count = min(program.chunk, len(job.work))
+                slot[:count].copy_(now.steps[key][:count])
+            program.capture()
+        for check in checks:
+            now = self._fill(program, check.job, base)
+            with self._on_stream():
+                self._chunk(now)
+                self._snapshot(now)
+            check.compare(now.result(), self.flat.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """The weights that most centers of a round receive, and the same as one vector."""
+
+    weights: Mapping[str, Tensor]
+    flat: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One step, and what it gave in the step-by-step engine: losses, and the weights after it.
+
+    Both engines take it from the same weights. Over several steps they may part though both are right: at a
+    learning rate of 0.1, relative changes of 1e-6 in the weights of a pretrained MobileNetV2 change the loss
+    of its third step by a quarter.
+    """
+
+    job: Job
+    losses: Mapping[str, float]
+    weights: Mapping[str, Tensor]
+
+    def compare(self, found: Trained, names: Sequence[str]) -> None:
+        """Raises `Uncapturable` where a replay gave something else. names: of the trained weights."""
+        for key, value in self.losses.items():
+            # bfloat16 and another order of sums move a loss by a percent; a wrong step by much more.
+            if not abs(found.losses[key] - value) <= 0.05 + 0.05 * abs(value) and value == value:
+                raise Uncapturable(
+                    f"replayed steps give {key} {found.losses[key]:.4g}, plain ones {value:.4g}"
+                )
+        before, plain, replayed = (
+            torch.cat([weights[name].flatten() for name in names])
+            for weights in (self.job.received, self.weights, found.weights)
+        )
+        expected, moved = plain - before, replayed - before
+        length = expected.norm().item()
+        if not 1e-5 * before.norm().item() < length < math.inf:
+            return  # too small for float32 to tell, or the plain step diverged
+        ratio = moved.norm().item() / length
+        cosine = torch.dot(expected / length, moved / length).item() / max(ratio, 1e-9)
+        # Two gradients in bfloat16 may lie far apart (cosines of 0.6 for MobileNetV2). A step that was left
+        # out, taken twice or with other weights' gradients lies elsewhere.
+        if not (cosine > 0.3 and 0.6 < ratio < 1.6):
+            raise Uncapturable(
+                f"replayed steps move the weights otherwise than plain ones: {ratio:.2g} times as far, at a "
+                f"cosine of {cosine:.2g}"
+            )
+
+
+def first_steps(job: Job, count: int, first: int = 0) -> Job:
+    """The job cut down to its first steps, or to some from the step `first` on."""
+    steps = {k: v[first : first + count] for k, v in job.work.steps.items()}
+    return replace(job, work=replace(job.work, steps=steps), keep={}, lasting={}, record={})
+
+
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Sent from pinned memory, so that the host need not wait."""
+    if device.type != "cuda" or tensor.device.type == "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,44 @@
+"""The temperature of a finished run, fitted on the reference samples that it was not trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError
+from fedmt.data.center import Federation
+from fedmt.models.description import Description, with_calibration
+from fedmt.models.loaded import Model
+from fedmt.models.temperature import fit_temperature, judged
+from fedmt.runs.folder import RunFolder
+
+
+def calibrate(
+    folder: RunFolder, description: Description, federation: Federation, device: torch.device
+) -> dict[str, Any]:
+    """Fits and writes the temperature; what it does to the calibration error, for the summary.
+
+    The error on the samples that the temperature was fitted on flatters it a little; that on the test samples
+    in the wanted space, if there are any, does not.
+    """
+    held, state = federation.held_out, folder.load()
+    if held is None or held.labels is None or state is None:
+        raise FedmtError(f"{folder.path}: nothing was held out to calibrate on, or no round is finished.")
+    model = Model(description, state, device)
+    logits = _log_probabilities(model, held.values)
+    temperature = fit_temperature(logits, held.labels)
+    found: dict[str, Any] = {"temperature": temperature, "held_out": judged(logits, held.labels, temperature)}
+    tests = [t for t in federation.tests if t.space == federation.wanted and t.labels is not None]
+    if tests:
+        logits = torch.cat([_log_probabilities(model, t.values) for t in tests])
+        labels = torch.cat([t.labels.cpu() for t in tests if t.labels is not None])
+        found["test"] = judged(logits, labels, temperature)
+    folder.write_model(with_calibration(description, found).to_json())
+    return found
+
+
+def _log_probabilities(model: Model, samples: Tensor) -> Tensor:
+    """As good as logits: they differ by a constant for each sample, which softmax does not see."""
+    return model.predict(samples).double().clamp_min(1e-30).log()

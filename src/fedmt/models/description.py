@@ -1,0 +1,179 @@
+"""What must be known of a model beside its weights: `model.json` in the run folder.
+
+With it and a checkpoint a model predicts in every label space of its federation, without the data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.registry import option_names
+from fedmt.data.center import Federation
+from fedmt.data.member import Member, Roster
+from fedmt.inputs import Input, from_json, to_json
+from fedmt.methods import METHODS, Method
+
+FORMAT = "fedmt-model-1"
+
+
+@dataclass(frozen=True)
+class Description:
+    """roster: who took part; its label spaces are in the order of the model's heads. tests: the test sets.
+
+    input: what a sample is. method: its name and options. rounds: how many there will be.
+    calibration: the temperature and how it was found, once the run is finished and if samples were held out.
+    """
+
+    roster: Roster
+    tests: tuple[Member, ...]
+    input: Input
+    backbone: str
+    max_pool: bool | None
+    method: dict[str, Any]
+    rounds: int
+    batch_norm: str
+    calibration: dict[str, Any] | None = None
+
+    @property
+    def wanted(self) -> LabelSpace:
+        return self.roster.wanted
+
+    @property
+    def spaces(self) -> dict[str, tuple[str, ...]]:
+        """Name to classes, the wanted space first."""
+        return {space.name: space.classes for space in self.roster.spaces}
+
+    def build_method(self) -> Method:
+        options = {k: v for k, v in self.method.items() if k != "name"}
+        return TypeAdapter(METHODS.find(self.method["name"], "method.name")).validate_python(options)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "spaces": {name: list(classes) for name, classes in self.spaces.items()},
+            "input": to_json(self.input),
+            "backbone": self.backbone,
+            "max_pool": self.max_pool,
+            "method": self.method,
+            "rounds": self.rounds,
+            "batch_norm": self.batch_norm,
+            "reference": _entry(self.roster.reference),
+            "centers": [_entry(m) for m in self.roster.members],
+            "tests": [_entry(t) for t in self.tests],
+            "calibration": self.calibration,
+        }
+
+    @classmethod
+    def from_json(cls, text: str, where: str | Path) -> Description:
+        """Checks what was written by `to_json`; `where` goes into the errors."""
+        try:
+            raw = json.loads(text)
+            found = raw.pop("format", None)
+        except (ValueError, AttributeError):
+            raise FedmtError(f"{where}: not valid JSON, so the model cannot be loaded.") from None
+        if found != FORMAT:
+            raise FedmtError(
+                f"{where}: written by another version of fedmt (format {found}, here {FORMAT}); use that "
+                "version, or train again."
+            )
+        if "image_shape" in raw:  # as written before there were other inputs than images
+            raw["input"] = {"name": "images", "shape": raw.pop("image_shape")}
+        try:
+            described = _File.model_validate(raw).description(str(where))
+            described.build_method()
+            return described
+        except (ValidationError, KeyError) as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args}
+            key = ".".join(map(str, first["loc"]))
+            raise FedmtError(
+                f"{where}: '{key}' is missing or not as fedmt writes it; the file was changed or damaged."
+            ) from None
+        except FedmtError as error:  # its method or input is not found here, or refuses its options
+            raise FedmtError(f"{where}: {error}") from None
+
+
+class _Entry(BaseModel):
+    """A member as the file has it; correspondence: rows are its classes, columns the wanted ones."""
+
+    name: str
+    samples: int | None
+    space: str | None = None
+    correspondence: list[list[float]] | None = None
+
+
+class _File(BaseModel):
+    """The file, as far as pydantic checks it."""
+
+    spaces: dict[str, list[str]]
+    input: dict[str, Any]
+    backbone: str
+    max_pool: bool | None
+    method: dict[str, Any]
+    rounds: int
+    batch_norm: str
+    reference: _Entry
+    centers: list[_Entry]
+    tests: list[_Entry]
+    calibration: dict[str, Any] | None = None
+
+    def description(self, where: str) -> Description:
+        spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
+        wanted = next(iter(spaces.values()))
+
+        def member(entry: _Entry) -> Member:
+            space = None if entry.space is None else spaces.get(entry.space)
+            known = None
+            if space is not None and entry.correspondence is not None:
+                known = Correspondence(entry.correspondence, wanted, space, "model.json")
+            return Member(entry.name, space, known, entry.samples)
+
+        roster = Roster(wanted, member(self.reference), tuple(map(member, self.centers)))
+        return Description(
+            roster,
+            tuple(map(member, self.tests)),
+            from_json(self.input, where),
+            self.backbone,
+            self.max_pool,
+            self.method,
+            self.rounds,
+            self.batch_norm,
+            self.calibration,
+        )
+
+
+def describe(federation: Federation, method: Method, backbone: str, max_pool: bool | None) -> Description:
+    """The description of the model that a run of `method` on `federation` makes."""
+    options = {name: getattr(method, name) for name in option_names(type(method))}
+    return Description(
+        federation.roster,
+        federation.tests,
+        federation.input,
+        backbone,
+        max_pool,
+        method={"name": METHODS.name_of(type(method)), **options},
+        rounds=method.training.rounds,
+        batch_norm=method.training.batch_norm,
+    )
+
+
+def _entry(member: Member) -> dict[str, Any]:
+    known, space = member.correspondence, member.space
+    return {
+        "name": member.name,
+        "samples": member.size,
+        "space": space.name if space is not None else None,
+        "correspondence": known.matrix.tolist() if known is not None else None,
+    }
+
+
+def with_calibration(description: Description, calibration: Mapping[str, Any]) -> Description:
+    return dataclasses.replace(description, calibration=dict(calibration))

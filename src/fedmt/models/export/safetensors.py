@@ -1,0 +1,64 @@
+"""Safetensors: the weights that predicting needs, with the model's description and card in the metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError
+from fedmt.engines.state import State
+from fedmt.metrics.measuring import recorded
+from fedmt.models import Model
+from fedmt.models.export.card import model_card
+from fedmt.models.loaded import METADATA
+from fedmt.runs.checkpoints import dump_state
+from fedmt.runs.folder import RunFolder, write_atomically
+
+
+def export_safetensors(model: Model, run: Path, path: Path) -> Path:
+    """Writes the file, which `fedmt.load` reads as it reads a run folder, and beside it the card as JSON;
+    returns the card's path. `run`: where the metrics are recorded."""
+    if run.is_file():
+        raise FedmtError(f"{run} is such a file already: copy it.")
+    beside = path.with_suffix(".card.json")
+    card = model_card(model, recorded_metrics(run, model.round))
+    metadata = {METADATA: json.dumps(model.description.to_json()), "fedmt.card": json.dumps(card)}
+    write_atomically(path, dump_state(slim(model.state), metadata))
+    write_atomically(beside, (json.dumps(card, indent=2) + "\n").encode())
+    return beside
+
+
+def slim(state: State) -> State:
+    """Without what only goes on training: momentum, control variates."""
+    kept = {name: _only(own, ("correspondence", "weights:")) for name, own in state.kept.items()}
+    return State(state.round, state.weights, _only(state.server, ("shared:",)), kept)
+
+
+def _only(tensors: Mapping[str, Tensor], wanted: tuple[str, ...]) -> dict[str, Tensor]:
+    return {k: v for k, v in tensors.items() if k.startswith(wanted)}
+
+
+def recorded_metrics(run: Path, round: int) -> dict[str, dict[str, float]] | None:
+    """What the run measured in that round, by label space and metric; an exported file has no metrics.
+
+    Where a space was tested through the mean matrix, it is that result: so the model answers.
+    """
+    if not run.is_dir():
+        return None
+    try:
+        records: list[dict[str, Any]] = RunFolder(run).metrics()
+    except FedmtError:
+        return None
+    for record in records:
+        if record["round"] == round:
+            found: dict[str, dict[str, float]] = {}
+            for part in (record, record.get("mean_matrix", {})):
+                for metric, spaces in recorded(part).items():
+                    for space, value in spaces.items():
+                        found.setdefault(space, {})[metric] = value
+            return found
+    return None

@@ -1,0 +1,210 @@
+"""A trained model, ready to be asked: `fedmt.load`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import safetensors
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.engines.device import pick_device
+from fedmt.engines.state import State
+from fedmt.inputs import Input
+from fedmt.models.description import Description
+from fedmt.models.predictor import Predictor, assemble
+from fedmt.runs.checkpoints import load_checkpoint
+from fedmt.runs.folder import existing_run
+
+METADATA = "fedmt.model"
+"""Under this name an exported file carries its description."""
+
+
+Top = list[tuple[str, float]]
+"""Classes and their probabilities, the most probable first."""
+
+
+class Model:
+    """A model and the label spaces it answers in. Made by `fedmt.load`."""
+
+    def __init__(self, description: Description, state: State, device: torch.device | None = None) -> None:
+        self.description = description
+        self.state = state
+        self.device = device or torch.device("cpu")
+        self._predictors: dict[str | None, Predictor] = {}
+        self._spaces = self.predictor().spaces
+
+    def __repr__(self) -> str:
+        return f"Model({self.description.method['name']}, round {self.round}, spaces {listed(self.spaces)})"
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The label spaces it can answer in, the wanted one first."""
+        return self._spaces
+
+    @property
+    def round(self) -> int:
+        """The last finished round of its training."""
+        return self.state.round
+
+    @property
+    def finished(self) -> bool:
+        return self.round >= self.description.rounds
+
+    @property
+    def input(self) -> Input:
+        """What a sample is, and how it is brought into the model's form."""
+        return self.description.input
+
+    @property
+    def temperature(self) -> float | None:
+        """Of the calibration in the wanted space; None where none was made."""
+        calibration = self.description.calibration
+        return float(calibration["temperature"]) if calibration else None
+
+    def calibrated(self, space: str | None = None) -> bool:
+        """Whether the temperature holds in a space: in the wanted one, and in those projected from it."""
+        predictor = self.predictor()
+        wanted = self.spaces[0]
+        return self.temperature is not None and (
+            space in (None, wanted) or self._known(space) not in predictor.parts
+        )
+
+    def classes(self, space: str | None = None) -> tuple[str, ...]:
+        """The class names of a space, by default of the wanted one, in the order of the probabilities."""
+        return tuple(self.description.spaces[self._known(space)])
+
+    @overload
+    def predict(
+        self, samples: Any, space: str | None = ..., top: None = ..., center: str | None = ...
+    ) -> Tensor: ...
+    @overload
+    def predict(
+        self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ...
+    ) -> list[Top]: ...
+    def predict(
+        self, samples: Any, space: str | None = None, top: int | None = None, center: str | None = None
+    ) -> Tensor | list[Top]:
+        """Probabilities [N, J] of the classes of `space`, by default of the wanted one.
+
+        samples: an array or tensor of them, or what else the model's input takes: of images, see
+            `fedmt.inputs.images.asking.batches`.
+        top: instead, the number of most probable classes to return for each sample, as (name, probability).
+        center: answer by this center's own matrix or head, where `space` has one for each center; by
+            default all of them count the same.
+        """
+        space = self._known(space)
+        if top is not None and top < 1:
+            raise FedmtError(f"top: {top} given, expected at least 1.")
+        found = [self.scores(batch, space, center) for batch in self.input.batches(samples)]
+        if not found:
+            raise FedmtError(f"No {self.input.word}s to predict.")
+        probabilities = torch.cat(found)
+        return probabilities if top is None else best(probabilities, self.classes(space), top)
+
+    @torch.no_grad()
+    def scores(self, samples: Tensor, space: str, center: str | None = None) -> Tensor:
+        """Probabilities [B, J] on the CPU of one batch of samples in the stored form."""
+        if center is not None:
+            self.check_center(space, center)
+        return self.predictor(center).answer(samples.to(self.device), [space])[0].float().cpu()
+
+    def check_center(self, space: str, center: str) -> None:
+        """An error unless `center` has an answer of its own in `space`."""
+        own = self.predictor(center).spaces[1:]
+        if space not in own:
+            raise FedmtError(
+                f"Center '{center}' has no answer of its own in '{space}'; it has one in: "
+                f"{listed(own) or 'no space'}."
+            )
+
+    def predictor(self, center: str | None = None) -> Predictor:
+        """The module behind it, on the model's device; `center` as in `predict`."""
+        if center not in self._predictors:
+            names = [m.name for m in self.description.roster.members]
+            if center is not None and center not in names:
+                raise FedmtError(f"No center '{center}'.{nearest(center, names)} There are {listed(names)}.")
+            self._predictors[center] = assemble(self.description, self.state, center).to(self.device)
+        return self._predictors[center]
+
+    def _known(self, space: str | None) -> str:
+        """The name of a space that it can answer in; the wanted one for None."""
+        if space is None:
+            return self.spaces[0]
+        if space in self.spaces:
+            return space
+        can = f"This model answers in {listed(self.spaces)}."
+        if space in self.description.spaces:
+            raise FedmtError(
+                f"No answer in label space '{space}': method '{self.description.method['name']}' has neither "
+                f"a correspondence nor a trained head for it after round {self.round}. {can}"
+            )
+        raise FedmtError(f"No label space '{space}'.{nearest(space, self.spaces)} {can}")
+
+
+def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
+    """The `top` most probable classes of each row (all, where there are fewer); the first of equals."""
+    values, index = probabilities.sort(dim=1, descending=True, stable=True)
+    return [
+        [(classes[i], value) for i, value in zip(row, scores, strict=True)]
+        for row, scores in zip(index[:, :top].tolist(), values[:, :top].tolist(), strict=True)
+    ]
+
+
+def load(path: str | Path, device: str = "auto") -> Model:
+    """The model of a run folder, finished or not (then of its last saved round), or of a file that
+    `fedmt export --safetensors` wrote. The training data is not needed.
+
+    device: 'auto', 'cpu', 'cuda' or 'cuda:1'.
+    """
+    path, where = Path(path), pick_device(device)
+    if path.is_file():
+        description, state = _from_file(path)
+    else:
+        description, state = _from_folder(path)
+    return Model(description, state, where)
+
+
+def _from_folder(path: Path) -> tuple[Description, State]:
+    folder = existing_run(path)
+    if not folder.model_file.exists():
+        raise FedmtError(
+            f"{path} has no model.json: the run was made by an older fedmt, or has not begun. `fedmt run` of "
+            "its config with --resume writes the file; rounds that are done are not trained again."
+        )
+    description = Description.from_json(_text(folder.model_file), folder.model_file)
+    state = folder.load()
+    if state is None:
+        raise FedmtError(f"{path}: no round is finished yet, so there is no model to load.")
+    return description, state
+
+
+def _from_file(path: Path) -> tuple[Description, State]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError, ValueError) as error:
+        if path.suffix == ".safetensors":
+            raise FedmtError(f"{path}: the file is damaged ({error}); export it again.") from None
+        where = f"; give the folder it is in, {path.parent}" if path.name == "config.toml" else ""
+        raise FedmtError(
+            f"{path}: neither a run folder, such as runs/federation, nor a safetensors file of `fedmt export`"
+            f"{where}."
+        ) from None
+    if METADATA not in metadata:
+        raise FedmtError(
+            f"{path}: weights without a description of their model. Give the run folder, or a file that "
+            "`fedmt export --safetensors` wrote."
+        )
+    return Description.from_json(metadata[METADATA], path), load_checkpoint(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedmtError(f"{path}: cannot be read ({error}).") from None

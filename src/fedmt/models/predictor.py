@@ -1,0 +1,191 @@
+"""The network that answers in every label space: samples in, probabilities of each space out.
+
+One plain module, with nothing of training in it, so that predicting, calibrating and exporting share it. How
+each space is answered is the method's to say (`Method.answers`), as when a run is tested; but where a test
+averages the accuracies of several answers, one prediction is needed, and their probabilities are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedmt.aggregation import unpacked
+from fedmt.backbones import Classifier, build
+from fedmt.backbones.heads import add_heads, find_heads, head_keys
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import project
+from fedmt.engines.state import State
+from fedmt.inputs import Input
+from fedmt.methods import Answer
+from fedmt.models.description import Description
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The columns `start` to `stop` of one network's scores are the logits of one head."""
+
+    network: int
+    start: int
+    stop: int
+
+
+class Predictor(nn.Module):
+    """Stored samples [B, ...] to probabilities [B, J] for each of `spaces`, the wanted one first.
+
+    parts: by space, the heads whose probabilities are averaged; a space that is not among them is answered
+    by the wanted space's probabilities through its matrix [J, K]. temperature: divides the wanted space's
+    logits, and so holds for what is projected from them; heads of other spaces are not calibrated.
+    """
+
+    temperature: Tensor
+
+    def __init__(
+        self,
+        spaces: Sequence[str],
+        networks: Sequence[nn.Module],
+        parts: Mapping[str, Sequence[Part]],
+        matrices: Mapping[str, Tensor],
+        input: Input,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.input = input
+        self.spaces = tuple(spaces)
+        self.networks = nn.ModuleList(networks)
+        self.parts = {space: tuple(own) for space, own in parts.items()}
+        self.register_buffer("temperature", torch.tensor(float(temperature)))
+        for number, space in enumerate(self.spaces):
+            if space not in self.parts:
+                self.register_buffer(f"matrix_{number}", matrices[space].float())
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, ...]:
+        """Every space."""
+        return self.answer(samples, self.spaces)
+
+    def answer(self, samples: Tensor, spaces: Sequence[str]) -> tuple[Tensor, ...]:
+        """Some of the spaces; a network that none of them needs is not run."""
+        views = self.input.plain(samples)
+        wanted = self.spaces[0]
+        asked = {s if s in self.parts else wanted for s in spaces}
+        needed = sorted({part.network for space in asked for part in self.parts[space]})
+        scores = {number: self.networks[number](views) for number in needed}
+        by_head = {space: self._by_heads(scores, space) for space in asked}
+        return tuple(
+            by_head[space] if space in by_head else project(by_head[wanted], self.matrix(space))
+            for space in spaces
+        )
+
+    def _by_heads(self, scores: Mapping[int, Tensor], space: str) -> Tensor:
+        scale = self.temperature if space == self.spaces[0] else 1.0
+        each = [
+            (scores[p.network][:, p.start : p.stop].float() / scale).softmax(1) for p in self.parts[space]
+        ]
+        return each[0] if len(each) == 1 else torch.stack(each).mean(0)
+
+    def matrix(self, space: str) -> Tensor:
+        """What the wanted probabilities are projected through into a space that has no head."""
+        matrix: Tensor = self.get_buffer(f"matrix_{self.spaces.index(space)}")
+        return matrix
+
+
+def assemble(description: Description, state: State, center: str | None = None) -> Predictor:
+    """The predictor of a state. center: answer by this center's own matrix or head, not by the mean."""
+    roster = description.roster
+    if center is not None:
+        roster = replace(roster, members=tuple(m for m in roster.members if m.name == center))
+    answers = description.build_method().answers(roster, state.kept)
+    names = list(description.spaces)
+    wanted = names[0]
+    spaces = [wanted, *(n for n in names[1:] if answers.get(n))]
+    uses: dict[str, list[tuple[Weights, int]]] = {wanted: [(state.weights, 0)]}
+    matrices = {}
+    for space in spaces[1:]:
+        given = [a.matrix for a in answers[space] if a.matrix is not None]
+        if given:
+            matrices[space] = torch.stack(given).mean(0)
+        else:
+            uses[space] = [(_weights(a, state), names.index(space)) for a in answers[space]]
+    networks, parts = _networks(description, uses)
+    calibration = description.calibration or {}
+    predictor = Predictor(
+        spaces, networks, parts, matrices, description.input, calibration.get("temperature", 1.0)
+    )
+    return predictor.eval().requires_grad_(False)
+
+
+def _weights(answer: Answer, state: State) -> Weights:
+    """Of the model that gives an answer, wherever it is kept."""
+    if answer.of == "shared":
+        return unpacked("shared", state.server) or state.weights
+    if answer.of == "center":
+        return {**state.weights, **unpacked("weights", state.kept[answer.center])}
+    return state.weights
+
+
+def _networks(
+    description: Description, uses: Mapping[str, Sequence[tuple[Weights, int]]]
+) -> tuple[list[nn.Module], dict[str, list[Part]]]:
+    """A network for each set of weights below the heads, with every head on it that is used, side by side in
+    one last layer; and where in it each space's heads are."""
+    skeleton = _skeleton(description)
+    heads = head_keys(skeleton)
+    in_heads = frozenset().union(*heads)
+    trunks: list[tuple[tuple[int, ...], Weights, list[tuple[Weights, int]]]] = []
+    parts: dict[str, list[Part]] = {space: [] for space in uses}
+    sizes = [len(classes) for classes in description.spaces.values()]
+    for space, ways in uses.items():
+        for weights, head in ways:
+            # The very same tensors: models that differ in their heads alone share all others.
+            trunk = tuple(id(v) for k, v in sorted(weights.items()) if k not in in_heads)
+            number = next((i for i, t in enumerate(trunks) if t[0] == trunk), len(trunks))
+            if number == len(trunks):
+                trunks.append((trunk, weights, []))
+            taken = trunks[number][2]
+            start = sum(sizes[h] for _, h in taken)
+            taken.append((weights, head))
+            parts[space].append(Part(number, start, start + sizes[head]))
+    return [_network(description, weights, taken) for _, weights, taken in trunks], parts
+
+
+def _network(description: Description, weights: Weights, taken: Sequence[tuple[Weights, int]]) -> nn.Module:
+    model = _skeleton(description)
+    found, heads = find_heads(model), head_keys(model)
+    if found is not None:
+        name, old = found
+        last = nn.Linear(old.in_features, 1, bias=old.bias is not None)
+        tensors = {k: v for k, v in weights.items() if k not in frozenset().union(*heads)}
+        for kind in ("weight", "bias") if old.bias is not None else ("weight",):
+            rows = [next(own[key] for key in heads[head] if key.endswith(f".{kind}")) for own, head in taken]
+            tensors[f"{name}.{kind}"] = torch.cat(rows)
+        last.out_features = len(tensors[f"{name}.weight"])
+        for kind, parameter in list(last.named_parameters()):
+            setattr(last, kind, nn.Parameter(torch.empty_like(tensors[f"{name}.{kind}"])))
+            del parameter
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, last)
+        weights = tensors
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise FedmtError(
+            f"The saved weights do not fit backbone '{description.backbone}': the network has changed since "
+            "the run began."
+        ) from None
+    return model
+
+
+def _skeleton(description: Description) -> Classifier:
+    """The network as it was trained, heads and all, with weights that mean nothing yet."""
+    sizes = [len(classes) for classes in description.spaces.values()]
+    with torch.random.fork_rng(devices=[]):
+        backbone = build(description.backbone, sizes[0], description.input, None, description.max_pool)
+        model = Classifier(backbone, *description.input.identity_statistics)
+        if description.build_method().heads:
+            add_heads(model, sizes[0], sizes[1:])
+    return model

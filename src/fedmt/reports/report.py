@@ -1,0 +1,191 @@
+"""`fedmt report`: run folders to a page. Reads them; writes nothing into them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmt.config import build_federation, load_config
+from fedmt.core.errors import FedmtError
+from fedmt.core.labels import LabelSpace
+from fedmt.data.member import Member
+from fedmt.engines.device import pick_device
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.state import State
+from fedmt.metrics import enter
+from fedmt.reports.content import ReportedRun, content, render
+from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
+from fedmt.runs.folder import existing_run, write_atomically, writing
+from fedmt.training.run import build_engine
+
+MISTAKES = 12
+"""Images shown in each label space with `--with-images`."""
+
+
+def report(
+    folders: Sequence[Path],
+    out: Path,
+    title: str | None = None,
+    with_images: bool = False,
+    intro: str = "",
+    labels: Sequence[str] | None = None,
+) -> None:
+    """Writes the page of one run or the comparison of several. labels: by default the folders' names."""
+    if out.is_dir():
+        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
+    names = labels or distinct(folders)
+    runs = [Source(path).reported(name, with_images) for path, name in zip(folders, names, strict=True)]
+    for path, run in zip(folders, runs, strict=True):
+        if not run.metrics:
+            raise FedmtError(f"{path}: no round is finished yet; report it when one is, or `fedmt watch` it.")
+    title = title or (names[0] if len(names) == 1 else f"Comparison of {len(names)} runs")
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, render(content(title, intro, runs)).encode())
+
+
+def distinct(folders: Sequence[Path]) -> list[str]:
+    """Short names that differ: the folder's own, with as many parents before it as it takes."""
+    parts = [path.resolve().parts for path in folders]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(p[-length:]) for p in parts]
+        if len(set(names)) == len(names):
+            return names
+    twice = next(str(f) for i, f in enumerate(folders) if parts[i] in parts[:i])
+    raise FedmtError(f"{twice} is given more than once.")
+
+
+class Source:
+    """A run folder as a report reads it; asks for the data only where the folder does not say enough."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = existing_run(path)
+        try:
+            self.text = self.folder.config_file.read_text(encoding="utf-8")
+            self.settings: Mapping[str, Any] = tomllib.loads(self.text)
+            enter(self.settings.get("metrics", ()), f"{self.folder.config_file}: metrics")
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise FedmtError(f"{self.folder.config_file}: cannot read the run's config ({error}).") from None
+        self._engine: LocalEngine | None = None
+
+    def reported(self, label: str, with_images: bool = False) -> ReportedRun:
+        """What the folder says; the rest is computed from the last checkpoint and the data."""
+        notes: list[str] = []
+        metrics = self.folder.metrics()
+        evaluation = self.written(metrics)
+        if metrics and evaluation is None:
+            evaluation = self.computed(notes)
+        return self.assembled(label, metrics, evaluation, notes, with_images)
+
+    def written(self, metrics: Sequence[Mapping[str, Any]]) -> Evaluation | None:
+        """The evaluation that the run left, if it is one of its last round."""
+        found = read_evaluation(self.folder.evaluation_file)
+        return found if found is not None and metrics and found.round == metrics[-1]["round"] else None
+
+    def assembled(
+        self,
+        label: str,
+        metrics: Sequence[Mapping[str, Any]],
+        evaluation: Evaluation | None,
+        notes: list[str],
+        with_images: bool = False,
+    ) -> ReportedRun:
+        if metrics and evaluation is not None and evaluation.round != metrics[-1]["round"]:
+            notes.append(f"Predictions and M-hat are those of round {evaluation.round}.")
+        mistakes = self._mistakes(evaluation, notes) if with_images and evaluation is not None else {}
+        return ReportedRun(
+            label, metrics, self.settings, self.text, self.summary(), evaluation, notes, mistakes
+        )
+
+    def summary(self) -> dict[str, Any] | None:
+        """Of a finished run; None before."""
+        return self.folder.summary()
+
+    def engine(self) -> LocalEngine:
+        """The run's engine with its data; an error where the data is gone."""
+        if self._engine is None:
+            config = load_config(self.folder.config_file)
+            device = pick_device("auto")
+            federation, _ = build_federation(config)
+            # Only tested, never trained: nothing to capture.
+            self._engine = build_engine(config.model_copy(update={"graphs": False}), federation, device)
+        return self._engine
+
+    def computed(self, notes: list[str]) -> Evaluation | None:
+        """Computed from the last checkpoint and the data."""
+        state: State | None = None
+        try:
+            state = self.folder.load()
+            if state is None:
+                notes.append("No checkpoint is left: M-hat and everything about single classes is missing.")
+                return None
+            return evaluate(self.engine(), state)
+        except (FedmtError, RuntimeError, KeyError) as error:
+            notes.append(
+                "Intervals, confusion, precision and recall, calibration, and the centers' sizes are "
+                "missing: the run folder does not hold them, and they could not be computed anew. "
+                f"{_sentence(error)}"
+            )
+            return self._estimates(state) if state is not None else None
+
+    def _estimates(self, state: State) -> Evaluation | None:
+        """M-hat alone, as the checkpoint has it; names as far as the config tells them."""
+        found = {c: k["correspondence"] for c, k in state.kept.items() if "correspondence" in k}
+        if not found:
+            return None
+        named = self.settings.get("spaces", {})
+        homes = {c.get("name"): c.get("space") for c in self.settings.get("centers", [])}
+        wanted = self.settings.get("wanted") or self.settings.get("benchmark", {}).get("wanted") or "wanted"
+        spaces: dict[str, Sequence[str]] = {}
+        members, estimates = [], {}
+        for name, matrix in found.items():
+            rows, columns = matrix.shape
+            home = homes.get(name) or f"space of {rows} classes"
+            for space, size in ((wanted, columns), (home, rows)):
+                spaces.setdefault(space, named.get(space) or [f"class {i + 1}" for i in range(size)])
+            members.append(Member(name, LabelSpace(home, spaces[home])))
+            estimates[name] = matrix.float().numpy()
+        return Evaluation(state.round, spaces, members, [], estimates)
+
+    def _mistakes(self, evaluation: Evaluation, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+        """The most confident mistakes with their images, which only the data has. Test data alone."""
+        try:
+            tests = self.engine().federation.tests
+        except FedmtError as error:
+            notes.append(f"No images: the test data could not be read. {_sentence(error)}")
+            return {}
+        found = {}
+        for tested in evaluation.tests:
+            own = [t for t in tests if t.space is not None and t.space.name == tested.space]
+            every = torch.cat([t.values for t in own]).cpu() if own else torch.empty(0)
+            if len(every) != len(tested.labels):
+                notes.append(f"No images in '{tested.space}': the test data is not what it was in the run.")
+                continue
+            found[tested.space] = [
+                {
+                    "true": int(tested.labels[i]),
+                    "predicted": int(tested.predicted[i]),
+                    "confidence": round(float(tested.probabilities[i, tested.predicted[i]]), 3),
+                    **own[0].input.preview(every[i]),
+                    "number": i,
+                }
+                for i in confident_mistakes(tested)
+            ]
+        return found
+
+
+def confident_mistakes(tested: Predicted, most: int = MISTAKES) -> list[int]:
+    """Positions of wrong predictions, the most confident first."""
+    wrong = np.flatnonzero(tested.predicted != tested.labels)
+    confidence = tested.probabilities[wrong, tested.predicted[wrong]].astype(np.float64)
+    return [int(i) for i in wrong[np.argsort(-confidence, kind="stable")[:most]]]
+
+
+def _sentence(error: BaseException) -> str:
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return text if text.endswith(".") else f"{text}."

@@ -1,0 +1,172 @@
+"""What a run shows: one live display on a terminal, plain lines elsewhere; and Ctrl-C at a safe point."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedmt.engines.local import LocalEngine
+from fedmt.engines.site import Record
+from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
+from fedmt.training.run import Stopped
+
+
+class Live:
+    """A live display of tasks, each with a note; Ctrl-C is taken down as a wish to stop."""
+
+    def __init__(self, console: Console, left: TimeRemainingColumn) -> None:
+        self.console = console
+        self.stop_asked = False
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            left,
+            TextColumn("{task.fields[note]}", markup=False),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    @contextmanager
+    def watching(self) -> Iterator[Self]:
+        """While inside, the display is live and Ctrl-C does not interrupt."""
+        previous = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            with self._progress:
+                yield self
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.stop_asked:
+            self._stop_at_once()
+        self.stop_asked = True
+        self.console.print("Stopping at the next safe point; press Ctrl-C again to stop at once.")
+
+    def _stop_at_once(self) -> None:
+        """A second Ctrl-C. Files are written atomically, so nothing is lost."""
+        raise Stopped
+
+
+class Display(Live):
+    """An `Observer` that shows rounds, centers and time left."""
+
+    def __init__(self, console: Console, title: str, quiet: bool = False) -> None:
+        super().__init__(console, TimeRemainingColumn())
+        self.title = title
+        self.quiet = quiet  # bar only, no line a round
+        self._task = self._progress.add_task(title, total=None, note="reading the data")
+
+    def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
+        self._rounds = engine.method.training.rounds
+        # The bar moves by centers, so that its time left is right within a round too.
+        self._parts = 1 + (len(engine.federation.centers) if engine.method.schedule.centers_train else 0)
+        self._at = (0, 0)
+        self._progress.update(self._task, total=self._rounds * self._parts, completed=done * self._parts)
+        for note in notes:
+            self.console.print(f"Note: {note}")
+        if done == self._rounds:
+            self.console.print(f"{self.title}: all {done} rounds are already done.")
+        elif done:
+            self.console.print(f"{self.title}: going on after round {done} of {self._rounds}.")
+
+    def center(self, round: int, name: str) -> None:
+        if self.stop_asked:
+            raise Stopped
+        before = self._at[1] if self._at[0] == round else 0
+        self._at = (round, before + 1)
+        stage = f"round {round}/{self._rounds}" if round else "warm-up"
+        self._progress.update(
+            self._task,
+            description=f"{self.title}, {stage}",
+            completed=max(round - 1, 0) * self._parts + before if round else 0,
+            note=name,
+        )
+
+    def round(self, record: Record) -> None:
+        self._progress.update(self._task, completed=record["round"] * self._parts)
+        if not self.quiet:
+            self.console.print(round_line(record, self._rounds), soft_wrap=True)
+        if self.stop_asked:
+            raise Stopped
+
+
+def round_line(record: Record, rounds: int) -> str:
+    """`round 3/50  fine 41.2%  coarse 70.1%  confident 52% (right 91%)  M-hat error 0.53  4.1 s`."""
+    parts = [f"round {record['round']}/{rounds}"]
+    parts += _tested(record)
+    if "confident_share" in record:
+        right = record.get("pseudo_label_accuracy")
+        known = f" (right {right:.0%})" if right is not None else ""
+        parts.append(f"confident {record['confident_share']:.0%}{known}")
+    if "correspondence_error" in record:
+        parts.append(f"M-hat error {record['correspondence_error']:.2f}")
+    out = [n for n, c in record["centers"].items() if "abstained" in c]
+    if out:
+        parts.append(f"{len(out)} abstained")
+    away = [n for n, c in record["centers"].items() if "absent" in c]
+    if away:
+        parts.append(f"{len(away)} absent")
+    broken = [n for n, c in record["centers"].items() if "left_out" in c]
+    if broken:
+        parts.append(f"left out: {', '.join(broken)}")
+    parts.append(f"{record['seconds']['total']:.1f} s")
+    return "  ".join(parts)
+
+
+def _tested(record: Record) -> list[str]:
+    """The headline in each label space; and the balanced accuracy where it is another, as it is where some
+    classes have more test samples than others."""
+    first, second = METRICS[HEADLINE], METRICS[EVEN_HANDED]
+    found = []
+    for space, value in record[HEADLINE].items():
+        text = first.format(value)
+        fair = record.get(EVEN_HANDED, {}).get(space)
+        if fair is not None and abs(fair - value) > 0.0005:
+            text += f" (balanced {second.format(fair)})"
+        found.append(f"{space} {text}")
+    return found
+
+
+def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) -> None:
+    """A finished run's table of accuracies, or why there is none. tested: the run had test sets."""
+    title = f"{summary['method']}, round {summary['rounds']}"
+    accuracies = summary[HEADLINE]
+    if not accuracies:
+        why = (
+            "the model cannot answer in the label space of any test set. Add [[tests]] with images that are "
+            "labeled in the wanted space"
+            if tested
+            else "there is no test set. Add [[tests]] with labeled images"
+        )
+        console.print(
+            f"{title}: no accuracy was measured, because {why} to the config, and run it again with "
+            "another --out.",
+            soft_wrap=True,
+        )
+        return
+    table = Table(title=title)
+    table.add_column("label space")
+    table.add_column("accuracy", justify="right")
+    for space, accuracy in accuracies.items():
+        table.add_row(space, f"{accuracy:.1%}")
+    console.print(table)
+
+
+def make_console() -> Console:
+    """The console for progress and results; wide enough for plain lines when piped.
+
+    Without markup: a center's name or a folder may have brackets in it.
+    """
+    width = None if sys.stdout.isatty() else 200
+    return Console(width=width, markup=False, highlight=False)

@@ -1,0 +1,515 @@
+"""`fedmt init`: what it finds, what it proposes, and that `fedmt check` accepts what it writes."""
+
+import csv
+import os
+import tomllib
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedmt.commands.init import command_line
+from fedmt.commands.init.looking import discover, look
+from fedmt.commands.init.proposing import Entry, by_name, propose
+from fedmt.config import load_config
+from fedmt.inputs.images.looking import proposed_size
+from fedmt.training.progress import make_console
+
+WANTED = ["basal cell carcinoma", "melanoma", "nevus"]
+GROUP = {"basal cell carcinoma": "malignant", "melanoma": "malignant", "nevus": "benign"}
+
+
+def picture(path: Path, size: tuple[int, int] = (8, 8), colour: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (*size, 3) if colour else size
+    Image.fromarray(np.full(shape, len(path.name), dtype=np.uint8)).save(path)
+
+
+def class_folders(path: Path, classes: Sequence[str], each: int = 3) -> None:
+    for name in classes:
+        for i in range(each):
+            picture(path / name / f"{i}.png")
+
+
+def table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], scans: str = "scans") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for i, row in enumerate(rows):
+            picture(path.parent / scans / f"{i}.png")
+            writer.writerow([f"{scans}/{i}.png", *row])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Class folders, a table in another space, one with both labels (the wanted ones under the less likely
+    title), images without labels, a test set."""
+    base = tmp_path / "data"
+    class_folders(base / "aachen", WANTED, 2)
+    class_folders(base / "test", WANTED, 2)
+    table(
+        base / "berlin.csv",
+        ["file", "sex", "group"],
+        [("mf"[i % 2], ("malignant", "benign")[i % 3 // 2]) for i in range(9)],
+    )
+    both = [(name, GROUP[name]) for name in WANTED for _ in range(4)]
+    both[-1] = ("nevus", "malignant")
+    table(base / "cairo" / "cases.csv", ["image", "lesion", "type"], both, "pics")
+    for i in range(3):
+        picture(base / "delhi" / f"{i}.png")
+    (base / "notes.csv").write_text("who,what\na,b\n")
+    return base
+
+
+def test_check_accepts_what_it_writes(data: Path, command) -> None:
+    out = data / "federation.toml"
+    status, printed, said = command("init", data, "--out", out)
+    assert (status, said) == (0, "") and f"fedmt check {out}" in printed
+    config = tomllib.loads(out.read_text())
+    assert config["wanted"] == "lesion" and config["spaces"]["lesion"] == WANTED
+    assert config["spaces"]["group"] == ["benign", "malignant"] and len(config["spaces"]) == 2
+    assert config["reference"] == {"name": "aachen", "source": "folder", "path": "aachen"}
+    assert [c["name"] for c in config["centers"]] == ["berlin", "cairo", "delhi"]  # not scans, not notes
+    berlin, cairo, delhi = config["centers"]
+    assert (berlin["label_column"], berlin["space"], berlin["image_column"]) == ("group", "group", "file")
+    assert (cairo["label_column"], cairo["space"], cairo["path"]) == (
+        "lesion",
+        "lesion",
+        "cairo/cases.csv",
+    )
+    assert "space" not in delhi and config["tests"] == [{"source": "folder", "path": "test"}]
+    assert config["images"] == {"size": 8, "channels": 1}
+    # Counted: one nevus in four is called malignant where both labels are.
+    assert config["correspondences"]["group"]["nevus"] == {"benign": 0.75, "malignant": 0.25}
+    assert config["correspondences"]["group"]["melanoma"] == "malignant"
+    status, printed, said = command("check", out)
+    assert status == 0, said
+    assert "known, overlapping" in printed and "no labels" in printed
+
+
+def test_it_never_overwrites_unasked(data: Path, command) -> None:
+    out = data / "federation.toml"
+    out.write_text("mine")
+    status, _, said = command("init", data, "--out", out)
+    assert status == 2 and "--force" in said and out.read_text() == "mine"
+    assert command("init", data, "--out", out, "--force")[0] == 0
+    assert "wanted" in out.read_text()
+    assert not list(data.glob("*.tmp"))
+
+
+def test_similar_names_are_proposed_and_not_used(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b", ["carcinoma", "melanomas", "Nevus"])
+    out = tmp_path / "federation.toml"
+    arguments = ("init", tmp_path, "--reference", "a", "--out", out)
+    assert command(*arguments)[0] == 0
+    text = out.read_text()
+    assert "correspondences" not in tomllib.loads(text)
+    assert '# melanoma = "melanomas"   # similar name' in text and '# nevus = "Nevus"\n' in text
+    assert command("check", out)[0] == 0
+    assert command(*arguments, "--accept-similar", "--force")[0] == 0
+    table = tomllib.loads(out.read_text())["correspondences"]["b-labels"]
+    assert table == {"basal cell carcinoma": "carcinoma", "melanoma": "melanomas", "nevus": "Nevus"}
+    assert command("check", out)[0] == 0
+
+
+def test_equal_names_are_used(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", ["basal-cell carcinoma", "melanoma"])
+    class_folders(tmp_path / "b", ["Basal cell carcinoma", "Melanoma"])
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--reference", "a", "--out", out)[0] == 0
+    table = tomllib.loads(out.read_text())["correspondences"]["b-labels"]
+    assert table == {"basal-cell carcinoma": "Basal cell carcinoma", "melanoma": "Melanoma"}
+    assert command("check", out)[0] == 0
+
+
+def test_what_cannot_be_guessed_is_a_line_to_fill_in(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", ["cat", "dog", "horse"])
+    class_folders(tmp_path / "b", ["tame", "wild"])
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--out", out)[0] == 0
+    text = out.read_text()
+    assert '# cat = "?"' in text and "# [[tests]]" in text and "is estimated" in text
+    assert tomllib.loads(text)["wanted"] == "wanted"
+    status, printed, _ = command("check", out)
+    assert status == 0 and "to be estimated" in printed
+
+
+def test_a_table_that_would_make_a_label_impossible_is_not_used(tmp_path: Path, command) -> None:
+    """Every wanted class has its equal, but the center has one class more, which then has no column."""
+    class_folders(tmp_path / "a", ["melanoma", "nevus"])
+    class_folders(tmp_path / "b", ["Melanoma", "Nevus", "rest"])
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--reference", "a", "--out", out)[0] == 0
+    assert "correspondences" not in tomllib.loads(out.read_text())
+    assert "no wanted class was found for 'rest'" in out.read_text()
+    assert command("check", out)[0] == 0
+
+
+def test_a_center_that_lacks_a_class_shares_the_space(tmp_path: Path) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b", WANTED[:2])
+    centers, tests, _ = discover(tmp_path)
+    plan = propose(centers, tests)
+    assert plan.reference.found.name == "a" and plan.centers[0].space == plan.wanted and len(plan.spaces) == 1
+
+
+def test_centers_by_themselves(data: Path, tmp_path: Path, command) -> None:
+    out = tmp_path / "elsewhere" / "f.toml"
+    status, _, said = command(
+        "init", "--center", f"Aix={data / 'cairo' / 'cases.csv'}", "--center", f"Bonn={data / 'berlin.csv'}",
+        "--column", "type", "--reference", "Aix", "--test", data / "cairo" / "cases.csv", "--out", out,
+    )  # fmt: skip
+    assert status == 0, said
+    config = load_config(out)
+    assert (
+        config.wanted == "type" and config.reference.name == "Aix" and config.reference.label_column == "type"
+    )
+    assert config.centers[0].space == "type"  # the same two names
+    assert command("check", out)[0] == 0
+
+
+def test_archives_sizes_and_colour(tmp_path: Path, command) -> None:
+    images = np.zeros((6, 40, 30, 3), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=np.array(["x", "y", "z"] * 2))
+    for name in ("p", "q"):
+        picture(tmp_path / "b" / name / "0.png", (100, 70))
+        picture(tmp_path / "b" / name / "1.png", (64, 80), colour=True)
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--out", out)[0] == 0
+    config = tomllib.loads(out.read_text())
+    assert config["images"] == {"size": 64, "channels": 3} and config["model"]["backbone"] == "resnet18"
+    assert config["reference"]["source"] == "npz"
+    assert command("check", out)[0] == 0
+
+
+def test_sizes() -> None:
+    assert proposed_size([(28, 28)] * 3) == (28, 28) and proposed_size([(40, 60)]) == (40, 60)
+    assert proposed_size([(600, 450)] * 2) == (224, 224) and proposed_size([(20, 30), (25, 25)]) == (32, 32)
+
+
+def test_names() -> None:
+    assert by_name("melanomas", ["melanoma", "nevus"]) == Entry({"melanoma": 1.0}, "similar")
+    assert by_name("non-malignant", ["malignant", "benign"]) is None
+    assert by_name("dog", ["cat", "horse"]) is None
+    assert by_name("carcinoma", ["basal cell carcinoma", "squamous cell carcinoma"]) is None  # either
+
+
+def test_odd_names_survive(tmp_path: Path, command) -> None:
+    odd = ['say "hi"', "back\\slash", "naïve", "a = b # c"]
+    class_folders(tmp_path / "cen[t]er", odd)
+    class_folders(tmp_path / "b", ["p", "q"])
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--out", out)[0] == 0
+    assert tomllib.loads(out.read_text())["spaces"]["wanted"] == sorted(odd)
+    assert command("check", out)[0] == 0
+
+
+def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b", ["carcinoma", "melanomas", "Nevus"])
+    asked: list[tuple[str, str]] = []
+    answers = iter([str(tmp_path), "b", "y"])  # neither center has more classes: the second has no default
+
+    def ask(question: str, default: str) -> str:
+        asked.append((question, default))
+        return next(answers)
+
+    out = tmp_path / "f.toml"
+    plan = command_line(None, [], [], None, None, out, False, False, make_console(), ask)
+    assert plan.reference.found.name == "b" and [d for _, d in asked] == [".", "", "n"]
+    assert "'a', 'b' have equally many classes" in asked[1][0]
+    assert "correspondences" in tomllib.loads(out.read_text())
+
+
+def test_the_most_classes_are_the_answer_offered_on_a_terminal(tmp_path: Path) -> None:
+    class_folders(tmp_path / "a", ["tame", "wild"])
+    class_folders(tmp_path / "b", WANTED)
+    asked: list[tuple[str, str]] = []
+
+    def ask(question: str, default: str) -> str:
+        asked.append((question, default))
+        return default
+
+    plan = command_line(tmp_path, [], [], None, None, tmp_path / "f.toml", False, False, make_console(), ask)
+    assert plan.reference.found.name == "b" and asked == [
+        ("Reference center (it has the labels you want)", "b")
+    ]
+
+
+def test_the_test_set_decides_between_equally_many_classes(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", ["cat", "dog", "horse"], 2)
+    class_folders(tmp_path / "b", WANTED, 4)
+    class_folders(tmp_path / "c", WANTED, 3)
+    class_folders(tmp_path / "test", WANTED[:2])  # it lacks a class, and has those of no other center
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert (status, said) == (0, "")
+    config = tomllib.loads(out.read_text())
+    assert config["reference"]["name"] == "c" and config["spaces"]["wanted"] == WANTED
+    assert "test set 'test' has its classes" in printed and "most classes" not in printed + out.read_text()
+    assert command("check", out)[0] == 0
+
+
+@pytest.mark.parametrize("tests", ["none", "unlabelled", "of no center", "of both centers"])
+def test_equally_many_classes_and_nothing_that_decides(tmp_path: Path, command, tests: str) -> None:
+    class_folders(tmp_path / "a", ["cat", "dog"], 2)
+    class_folders(tmp_path / "b", ["tame", "wild"], 3)
+    if tests == "unlabelled":
+        picture(tmp_path / "test" / "0.png")
+    elif tests == "of no center":
+        class_folders(tmp_path / "test", ["cow", "pig"])
+    elif tests == "of both centers":
+        table(
+            tmp_path / "test.csv", ["file", "animal", "kind"], [("cat", "tame"), ("dog", "wild")] * 2, "held"
+        )
+    out = tmp_path / "federation.toml"
+    for more in ((), ("--yes",)):
+        status, _, said = command("init", tmp_path, "--out", out, *more)
+        assert status == 2 and "'a', 'b' have equally many classes (2)" in said and not out.exists()
+        assert "--reference NAME" in said
+    status, printed, _ = command("init", tmp_path, "--reference", "b", "--out", out)
+    assert status == 0 and "(as you said)" in printed
+
+
+def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path: Path, command) -> None:
+    """The wanted labels are the same whichever it is, so there is nothing to ask."""
+    class_folders(tmp_path / "a", WANTED, 3)
+    class_folders(tmp_path / "b", WANTED, 2)
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0 and tomllib.loads(out.read_text())["reference"]["name"] == "b"
+    assert "none with the same classes has fewer images" in printed
+    assert "most classes" not in printed + out.read_text()
+
+
+def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:
+    picture(tmp_path / "images" / "0.png")
+    path = tmp_path / "cases.csv"
+    path.write_text(
+        "image,label,site\n" + "".join(f"0.png,{'xy'[i % 2] if i else ''},{'uv'[i % 2]}\n" for i in range(6))
+    )
+    found = look("cases", path)
+    assert found.root == tmp_path / "images" and list(found.columns) == ["site"]
+    assert "column 'label' has empty cells" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "where is the data?"),
+        (["{tmp}/nowhere"], "does not exist"),
+        (["{tmp}/empty"], "looks like a center"),
+        (["{tmp}/plain"], "looks like one center, with the classes 'a'; give the folder that it lies in"),
+        (["--center", "x={tmp}/plain/a"], "No center has labels"),
+        (
+            ["--center", "x={data}/aachen"],
+            "'x' is the only center, so it is the reference center; at least one",
+        ),
+        (["{data}/cairo"], "is itself one center, give the folder that it lies in"),
+        (["{data}/delhi"], "'0.png', '1.png', '2.png': left out"),
+        (["--center", "x={tmp}/none"], "no such file or folder"),
+        (["--center", "=x"], "expected NAME=PATH"),
+        (["{data}", "--reference", "achen"], "Did you mean 'aachen'?"),
+        (["{data}", "--reference", "delhi"], "has no labels"),
+        (["{data}", "--reference", "cairo", "--column", "typ"], "Did you mean 'type'?"),
+        (["{data}", "--center", "aachen={data}/test"], "several centers are called 'aachen'"),
+    ],
+)
+def test_init_says_what_is_wrong(data: Path, tmp_path: Path, command, arguments, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    picture(tmp_path / "plain" / "a" / "0.png")
+    out = tmp_path / "federation.toml"
+    status, _, said = command("init", *(a.format(data=data, tmp=tmp_path) for a in arguments), "--out", out)
+    assert status == 2 and message in said and "Traceback" not in said and not out.exists()
+
+
+def test_an_unclear_test_set_is_left_out_and_said(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", ["cat", "dog"])
+    class_folders(tmp_path / "b", ["cat", "dog"])
+    class_folders(tmp_path / "test", ["cow", "pig"])
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0 and "Note: test: looks like a test set, but is left out: its labels" in printed
+    assert "('cow', 'pig' not among the wanted classes 'cat', 'dog')." in printed
+    assert "left out" in out.read_text() and "tests" not in tomllib.loads(out.read_text())
+
+
+TABLE = "image,label\n" + "".join(f"img/{i}.png,{'xy'[i % 2]}\n" for i in range(6))
+UNREADABLE = {
+    "latin-1": (TABLE.replace("x", "\xf6").encode("latin-1"), "not in UTF-8; save it as 'CSV UTF-8'"),
+    "empty": (b"", "the table is empty"),
+    "semicolons": (TABLE.replace(",", ";").encode(), "separated by semicolons; save it separated by commas"),
+    "tabs": (TABLE.replace(",", "\t").encode(), "separated by tabs"),
+    "ragged": (TABLE.replace(".png,", ".png,,").encode(), "no line of this table has as many cells"),
+    "one label": (TABLE.replace("x", "y").encode(), "none of its columns ('label') looks like labels"),
+    "gaps": (TABLE.replace("x", "").encode(), "column 'label' has empty cells"),
+    "something else": (b"who,what\na,b\n", "no column of this table names image files"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, command, content: bytes, reason: str) -> None:
+    """And the folder that its images lie in is no class; only several folders are classes beside it."""
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b", ["img"], 6)
+    class_folders(tmp_path / "c", WANTED[:2])
+    for name in "bc":
+        (tmp_path / name / "cases.csv").write_bytes(content)
+    (tmp_path / "c" / "._cases.csv").write_bytes(b"\xff")  # what a Mac leaves on a stick
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert (status, said) == (0, "")
+    for name in "bc":
+        assert any(
+            line.startswith(f"Note: {name}: 'cases.csv' in it is not used:") and reason in line
+            for line in printed.splitlines()
+        )
+    assert "._cases" not in printed and "Note: b: 'img' may be no class" in printed
+    assert "# 'cases.csv' in it is not used" in out.read_text()
+    b, c = tomllib.loads(out.read_text())["centers"]
+    assert b == {"name": "b", "source": "folder", "path": "b"} and c["space"] == "wanted"
+    assert command("check", out)[0] == 0
+
+
+def test_a_test_set_without_labels_is_left_out_and_said(tmp_path: Path, command) -> None:
+    for name in "ab":
+        class_folders(tmp_path / name, ["cat", "dog"])
+    picture(tmp_path / "test" / "0.png")
+    _, printed, _ = command("init", tmp_path, "--out", tmp_path / "federation.toml")
+    assert "Note: test: looks like a test set, but has no labels, so it is left out." in printed
+
+
+def test_nothing_is_left_out_without_a_word(data: Path, command) -> None:
+    np.savez(data / "whole.npz", images=np.zeros((4, 8, 8), dtype=np.uint8), labels=np.array(["x", "y"] * 2))
+    (data / "cut.npz").write_bytes((data / "whole.npz").read_bytes()[:300])
+    np.savez(data / "bare.npz", labels=np.array(["x", "y"]))
+    np.savez(data / "float.npz", images=np.zeros((4, 8, 8)))
+    (data / "latin.csv").write_bytes(b"image,label\n\xf6.png,x\n")
+    (data / "leer").mkdir()
+    (data / "inner").mkdir()
+    (data / "whole.npz").rename(data / "inner" / "whole.npz")
+    (data / "cases.xlsx").write_bytes(b"")
+    picture(data / "stray.png")
+    (data / "own.csv").write_text("image,label\n" + "".join(f"own-{i}.png,{'xy'[i % 2]}\n" for i in range(4)))
+    for i in range(4):
+        picture(data / f"own-{i}.png")  # a table names them: not stray
+    out = data / "federation.toml"
+    assert command("init", data, "--out", out)[0] == 0
+    status, printed, _ = command("init", data, "--out", out, "--force")  # the file is none of the data
+    assert status == 0
+    notes = [line for line in printed.splitlines() if ": left out: " in line]
+    expected = [
+        ("bare.npz", "no array 'images'"),
+        ("cut.npz", "cannot read the archive"),
+        ("float.npz", "'images' are float64"),
+        ("latin.csv", "not in UTF-8"),
+        ("notes.csv", "no column of this table names image files"),
+        ("inner", "'whole.npz' in it is not used: an archive is a center of its own"),
+        ("leer", "no images and no CSV of images in it"),
+        ("'cases.xlsx', 'stray.png'", "in no center's folder or table"),
+    ]
+    assert len(notes) == len(expected)
+    for line, (name, reason) in zip(notes, expected, strict=True):
+        assert line.startswith(f"Note: {name}: left out: ") and reason in line
+        assert f"# {name}: left out: " in out.read_text()
+    assert command("check", out)[0] == 0
+
+
+def test_the_other_of_two_centers_left_out(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    (tmp_path / "b.csv").write_bytes(b"image,label\n\xf6.png,x\n")
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert status == 2 and "'a' is the only center" in said and "tmp:" not in said and not out.exists()
+    assert "Note: b.csv: left out: the table is not in UTF-8" in printed
+
+
+def test_centers_without_labels_beside_a_labelled_one_are_no_classes(tmp_path: Path, command) -> None:
+    for name in "pq":
+        picture(tmp_path / "data" / name / "0.png")
+    class_folders(tmp_path / "ref", WANTED)
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path / "data", "--center", f"r={tmp_path / 'ref'}", "--out", out)[0] == 0
+
+
+def test_lines_too_long_or_short_are_counted(tmp_path: Path) -> None:
+    picture(tmp_path / "img" / "0.png")
+    (tmp_path / "cases.csv").write_text(TABLE + "img/0.png,x,y\nimg/0.png\n")
+    found = look("cases", tmp_path / "cases.csv")
+    assert found.images == 6 and "fewer cells than the header: 2;" in found.notes[0]
+
+
+def test_accents_composed_and_decomposed_are_one(tmp_path: Path, command) -> None:
+    """A Mac's folder names, and the table of another center."""
+    names = ["mélanome", "nævus"]
+    class_folders(tmp_path / "a", names)
+    class_folders(tmp_path / "test", [unicodedata.normalize("NFD", n) for n in names])
+    table(
+        tmp_path / "b.csv", ["file", "dx"], [(unicodedata.normalize("NFD", names[i % 2]),) for i in range(6)]
+    )
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--reference", "a", "--out", out)[0] == 0
+    config = tomllib.loads(out.read_text())
+    assert list(config["spaces"].values()) == [names] and len(config["tests"]) == 1
+    assert command("check", out)[0] == 0
+
+
+def test_a_table_may_end_in_capitals(tmp_path: Path) -> None:
+    table(tmp_path / "CASES.CSV", ["image", "label"], [("xy"[i % 2],) for i in range(6)])
+    assert look("b", tmp_path).path == tmp_path / "CASES.CSV"
+
+
+def rename_to_bytes(path: Path, name: bytes) -> None:
+    try:
+        os.rename(os.fsencode(path), os.path.join(os.fsencode(path.parent), name))
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+
+
+@pytest.mark.parametrize("given", ["the folder", "each center"])
+def test_a_class_folder_that_is_not_utf8_is_named(tmp_path: Path, command, given: str) -> None:
+    data, out = tmp_path / "data", tmp_path / "federation.toml"
+    class_folders(data / "a", WANTED)
+    class_folders(data / "b", ["naevus", "wart"])
+    rename_to_bytes(data / "b" / "naevus", b"n\xe6vus")  # as Latin-1 has it
+    where = [data] if given == "the folder" else ["--center", data / "a", "--center", data / "b"]
+    status, _, said = command("init", *where, "--out", out)
+    assert status == 2 and not out.exists()
+    assert said.startswith(f"fedmt: {data / 'b'}: ")
+    assert r"class folder 'n\xe6vus'" in said and "rename it" in said
+
+
+def test_other_names_that_are_not_utf8(tmp_path: Path, command) -> None:
+    """A center's name goes into the file too; what is left out is named all the same."""
+    data, out = tmp_path / "data", tmp_path / "federation.toml"
+    class_folders(data / "a", WANTED)
+    class_folders(data / "b", WANTED[:2])
+    picture(data / "c" / "0.png")
+    picture(data / "c" / "more" / "1.png")
+    rename_to_bytes(data / "c" / "more", b"\xe6")  # no class: c has no labels
+    for path in (data / "stray.txt", data / "b" / "inner.npz"):
+        path.touch()
+        rename_to_bytes(path, b"\xe6" + os.fsencode(path.suffix))
+    rename_to_bytes(data / "b" / WANTED[0] / "0.png", b"\xe6.png")  # images keep their names
+    status, printed, said = command("init", data, "--out", out)
+    assert (status, said) == (0, "")
+    assert r"Note: '\xe6.txt': left out" in printed and r"Note: b: '\xe6.npz' in it" in printed
+    rename_to_bytes(data / "b", b"K\xf6ln")
+    status, _, said = command("init", data, "--out", out, "--force")
+    assert status == 2 and rf"{data}/K\xf6ln: " in said
+    odd = Path(os.fsdecode(os.fsencode(data) + b"/K\xf6ln"))
+    arguments = ("init", "--center", data / "a", "--center", f"c={odd / WANTED[0]}", "--force", "--out")
+    status, _, said = command(*arguments, out)
+    assert status == 2 and r"data/K\xf6ln/basal cell carcinoma: this path is not in UTF-8" in said
+
+
+def test_a_table_may_name_images_by_every_ending_of_a_jpeg(tmp_path: Path) -> None:
+    endings = ["jfif", "jpe"] * 3
+    lines = [f"{i}.{ending},{'xy'[i % 2]}\n" for i, ending in enumerate(endings)]
+    (tmp_path / "cases.csv").write_text("image,label\n" + "".join(lines))
+    assert look("b", tmp_path / "cases.csv").images == 6
