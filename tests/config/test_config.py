@@ -604,3 +604,11 @@ def test_a_config_can_be_sent_to_another_process(load) -> None:
     again = pickle.loads(pickle.dumps(config))
     assert again == config and type(again) is type(config) and again._where == config._where
     assert dump_config(again) == dump_config(config)
+
+
+def test_the_resolved_text_is_that_of_earlier_versions(load) -> None:
+    """A run folder is resumed only where the resolved config is the same to the letter."""
+    text = dump_config(load(FEDERATION))
+    tables = [line for line in text.splitlines() if line.startswith("[") and not line.startswith("[[")]
+    assert tables.index("[model]") + 1 == tables.index("[images]")
+    assert "input" not in text.split("[")[0] and "metrics" not in text.split("[")[0]

@@ -7,7 +7,7 @@ from typing import Any
 import tomli_w
 
 from fedmt.config.building import build_named
-from fedmt.config.schema import NAMED, Config
+from fedmt.config.schema import NAMED, Config, find_input
 from fedmt.core.registry import option_names
 from fedmt.inputs import DEFAULT_INPUT
 
@@ -30,6 +30,10 @@ def dump_config(config: Config) -> str:
 def resolved(config: Config) -> dict[str, Any]:
     """The config as plain dictionaries, with the default of every option that has one."""
     plain: dict[str, Any] = _without_none(config.model_dump(mode="json"))
+    own = find_input(config.input).name
+    keys = [key for key in plain if key != own]
+    keys.insert(keys.index("model") + 1, own)  # the input's table next to the network's, not at the end
+    plain = {key: plain[key] for key in keys}
     for table in NAMED:
         built = build_named(config, table)
         options = {key: getattr(built, key) for key in option_names(type(built))}
