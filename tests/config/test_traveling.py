@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from pydantic import Field
 
+from fedmt.aggregation.transforms import Transform, TransformSpec
 from fedmt.config import Config, config_class, parse_config, resolved
+from fedmt.config.building import build_transforms
 from fedmt.config.traveling import Stays, Travels, check_marks, for_centers
 from fedmt.data.specs import Section
 
@@ -88,3 +91,28 @@ def test_what_travels_today() -> None:
     again = config_class(found).model_validate(json.loads(json.dumps(found)))
     assert (again.seed, again.training, again.augmentation) == (4, config.training, config.augmentation)
     assert again.method["xi"] == 0.5 and again.method["estimator"] == "counting"
+
+
+class Clipping(TransformSpec):
+    norm: Travels[float] = 1.0
+
+    def transform(self) -> Transform:
+        return Clip(self.norm)
+
+
+@dataclass(frozen=True)
+class Clip(Transform):
+    norm: float
+
+
+def test_a_table_that_asks_for_a_transform_needs_nothing_but_its_line_in_the_schema() -> None:
+    raw = {"method": {"name": "fedmt"}, "aggregation": {"name": "fedavgm"}, "benchmark": BENCHMARK}
+
+    class Clipped(config_class(raw)):  # type: ignore[misc]
+        clipping: Travels[Clipping | None] = None
+
+    assert build_transforms(Clipped.model_validate(raw)) == ()
+    config = Clipped.model_validate({**raw, "clipping": {"norm": 3.0}})
+    assert build_transforms(config) == (Clip(3.0),)
+    sent = for_centers(Clipped, resolved(config))
+    assert build_transforms(Clipped.model_validate(sent)) == (Clip(3.0),)

@@ -6,11 +6,13 @@ it received and before the strategy's accumulator. The same objects are used in 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedmt.aggregation.base import Weights
+from fedmt.core.section import Section
 
 
 class Transform:
@@ -30,6 +32,14 @@ class Transform:
     def after_receiving(self, update: Weights, round: int, center: str, rng: np.random.Generator) -> Weights:
         """At the coordinating site."""
         return update
+
+
+class TransformSpec(Section):
+    """A table of the config that asks for a transform. Entered in the schema, it is all that one needs."""
+
+    @abstractmethod
+    def transform(self) -> Transform:
+        """The transform that the table describes."""
 
 
 Transforms = Sequence[Transform]

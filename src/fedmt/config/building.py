@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from fedmt.aggregation import Strategy, Transform
+from fedmt.aggregation.transforms import TransformSpec
 from fedmt.backbones import Classifier, build
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
@@ -43,9 +44,11 @@ def build_strategy(config: Config) -> Strategy:
 def build_transforms(config: Config) -> tuple[Transform, ...]:
     """What happens to an update before a center sends it and after the coordinator receives it.
 
-    No table of the config asks for any yet. Every engine, and a center on its own machine, calls this.
+    They are those of the config's tables that describe one, in the order of the schema. Every engine, and a
+    center on its own machine, calls this.
     """
-    return ()
+    tables = (getattr(config, name) for name in type(config).model_fields)
+    return tuple(table.transform() for table in tables if isinstance(table, TransformSpec))
 
 
 def build_named(config: Config, table: str) -> Any:

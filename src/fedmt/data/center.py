@@ -141,6 +141,11 @@ class Federation:
         return self.reference.input
 
     @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one sample, under the name that it has for images."""
+        return self.input.shape
+
+    @property
     def spaces(self) -> tuple[LabelSpace, ...]:
         """Every label space in use, the wanted one first."""
         return self.roster.spaces

@@ -61,6 +61,11 @@ class Model:
         return self.description.input
 
     @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one sample, under the name that it has for images."""
+        return self.input.shape
+
+    @property
     def temperature(self) -> float | None:
         """Of the calibration in the wanted space; None where none was made."""
         calibration = self.description.calibration
