@@ -18,7 +18,8 @@ import torch
 from fedmt.core.errors import FedmtError
 from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.data.sources.idx import read_mnist_folder
-from fedmt.inputs.images.shaping import ImageOptions, Split
+from fedmt.data.sampleset import Split
+from fedmt.inputs.images.shaping import ImageOptions
 
 OUTPUT = Path(__file__).parents[1] / "src" / "fedmt" / "data" / "fashion_mnist.npz"
 PER_CLASS: dict[Split, int] = {"train": 700, "test": 200}

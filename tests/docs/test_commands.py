@@ -34,8 +34,9 @@ import pytest
 import tomli_w
 import typer
 
-from fedmt import FedmtError, Model, cli
+from fedmt import FedmtError, Model
 from fedmt.aggregation import STRATEGIES
+from fedmt.commands import cli
 from fedmt.commands.sweeps.expansion import Sweep, expand
 from fedmt.commands.sweeps.experiment import find_experiment, read_experiment
 from fedmt.config import DeploymentSpec, ModelSpec, override, parse_config

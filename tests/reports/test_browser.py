@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedmt.metrics import METRICS
+from fedmt.reports import content as report_content
 from fedmt.reports.report import report
-from fedmt.runs import report as runs_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
@@ -261,14 +261,14 @@ def test_figures_in_a_matrix_stand_out(open_page, comparison, scheme):
 
 def test_lines_stand_out_from_the_paper():
     """At least 3, WCAG's measure for what is drawn; in both looks."""
-    files = Path(runs_report.__file__).parent / "page"
+    files = Path(report_content.__file__).parent / "page"
     css = (files / "page.css").read_text()
     light, dark = re.findall(r"--paper: (#\w+)", css)
     dark_lines = re.findall(
         r"#\w{6}", re.search(r"DARK_LINES = \[(.*?)\]", (files / "basics.js").read_text())[1]
     )
-    assert light == "#fff" and len(dark_lines) == len(runs_report.COLOURS)
-    for paper, lines in (("#ffffff", runs_report.COLOURS), (dark, dark_lines)):
+    assert light == "#fff" and len(dark_lines) == len(report_content.COLOURS)
+    for paper, lines in (("#ffffff", report_content.COLOURS), (dark, dark_lines)):
         assert min(contrast(hexadecimal(c), hexadecimal(paper)) for c in lines) >= 3
         assert len(set(lines)) == 7
 
