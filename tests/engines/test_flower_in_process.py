@@ -455,7 +455,7 @@ class Clip(Transform):
 
 def use(monkeypatch, transform: Transform) -> None:
     """As if the config asked for it."""
-    for place in ("run", "engines.flower.server", "engines.flower.center"):
+    for place in ("training.run", "engines.flower.server", "engines.flower.center"):
         monkeypatch.setattr(f"fedmt.{place}.build_transforms", lambda config: (transform,))
 
 
