@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from fedmt.core.errors import FedmtError
+from fedmt.data.sampleset import Split
 from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.data.sources.idx import read_mnist_folder
-from fedmt.data.sampleset import Split
 from fedmt.inputs.images.shaping import ImageOptions
 
 OUTPUT = Path(__file__).parents[1] / "src" / "fedmt" / "data" / "fashion_mnist.npz"
