@@ -12,7 +12,8 @@ from pydantic import Field
 from fedmt.aggregation.transforms import Transform, TransformSpec
 from fedmt.config import Config, config_class, parse_config, resolved
 from fedmt.config.building import build_transforms
-from fedmt.config.traveling import Stays, Travels, check_marks, for_centers
+from fedmt.config.traveling import check_marks, for_centers
+from fedmt.core.section import Stays, Travels
 from fedmt.data.specs import Section
 
 BENCHMARK = {

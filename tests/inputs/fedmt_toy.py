@@ -45,7 +45,7 @@ class Points(Input):
 
 
 class Clouds(Source):
-    input, needs_path = "points", False
+    input, needs_path = "fedmt_toy:Points", False
 
     def read(self, request):
         generator = torch.Generator().manual_seed(len(request.where))

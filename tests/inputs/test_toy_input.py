@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 import fedmt
+from fedmt import Center
 from fedmt.config import build_federation, build_model, load_config
 from fedmt.core.errors import FedmtError
+from fedmt.inputs import Images, Input, from_json
 from fedmt.reports.report import report
 
 TOY = Path(__file__).parent / "fedmt_toy.py"
@@ -121,3 +124,76 @@ def test_an_image_network_is_refused(config) -> None:
     settings = load_config(path)
     with pytest.raises(FedmtError, match=r"'resnet18' takes images, but the samples .* are points"):
         build_model(settings, build_federation(settings)[0])
+
+
+def test_a_source_of_another_input_is_refused(config) -> None:
+    path = config()
+    whole = path.read_text()
+    path.write_text(
+        whole.replace('[[tests]]\nsource = "fedmt_toy:Clouds"', '[[tests]]\nsource = "fashion_mnist"')
+    )
+    with pytest.raises(FedmtError, match=r"line \d+: tests.0.source: source 'fashion_mnist' reads images"):
+        load_config(path)
+    path.write_text(whole.replace('input = "fedmt_toy:Points"\n', "").replace("[points]\ncount = 45\n", ""))
+    path.write_text(path.read_text().replace("size = 0.1\n", ""))
+    with pytest.raises(FedmtError, match=r"'fedmt_toy:Clouds' reads points, which is not the config's"):
+        load_config(path)
+
+
+def test_an_input_must_have_a_name_for_its_table(config, tmp_path: Path) -> None:
+    path = config()
+    toy = tmp_path / "fedmt_toy.py"
+    toy.write_text(toy.read_text().replace('name = "points"', 'name = "model"'))
+    (tmp_path / "fedmt_toy_two.py").write_text(toy.read_text())
+    path.write_text(path.read_text().replace("fedmt_toy:Points", "fedmt_toy_two:Points"))
+    with pytest.raises(FedmtError, match=r"input: Points.name is 'model'; it names a table of the config"):
+        load_config(path)
+
+
+def test_a_source_must_read(config, tmp_path: Path) -> None:
+    (tmp_path / "fedmt_toy_half.py").write_text(
+        "from fedmt.data.sources.base import Source\nclass Half(Source):\n    input = None\n"
+    )
+    path, reference = config(), "[reference]\nsource = "
+    path.write_text(
+        path.read_text().replace(f'{reference}"fedmt_toy:Clouds"', f'{reference}"fedmt_toy_half:Half"')
+    )
+    with pytest.raises(FedmtError, match=r"reference.source: .* does not define 'read'"):
+        load_config(path)
+
+
+@dataclass(frozen=True)
+class Named(Input):
+    """An input that knows more than its tensor shows."""
+
+    name = "named"
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, samples, where):
+        return cls(tuple(samples.shape[1:]))
+
+
+def test_what_an_input_knows_stays_with_its_center() -> None:
+    center = Center("a", torch.zeros(4, 2), input=Named((2,), ("age", "sex")))
+    assert replace(center, values=torch.ones(3, 2)).input.columns == ("age", "sex")
+    shorter = replace(center, values=torch.ones(3, 1))
+    assert shorter.input.shape == (1,)
+
+
+def test_images_under_their_own_name() -> None:
+    """As code from before there were other inputs has it."""
+    images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    center = Center(name="a", images=images)
+    assert center.images is images and len(center) == center.size == 3
+    with pytest.raises(FedmtError, match="Center 'a': no samples are given"):
+        Center("a")
+
+
+def test_a_damaged_description_of_an_input() -> None:
+    assert from_json({"name": "images", "shape": [3, 8, 9]}) == Images((3, 8, 9))
+    for wrong in ({"name": "images", "shape": "zzz"}, {"name": "images", "shape": [3]}, {"name": "images"}):
+        with pytest.raises(FedmtError, match=r"'input.shape.*' is missing or not as fedmt writes it"):
+            from_json(wrong)
+    with pytest.raises(FedmtError, match="no input 'nope'"):
+        from_json({"name": "nope", "shape": [1]})

@@ -9,7 +9,7 @@ from fedmt.commands.sweeps.experiment import read_experiment
 from fedmt.commands.sweeps.results import Heading, Results, read_finished
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError
-from fedmt.metrics import METRICS, Metric
+from fedmt.metrics import METRICS, Metric, enter
 from fedmt.models.export.safetensors import recorded_metrics
 from fedmt.reports.content import content
 from fedmt.reports.report import Source
@@ -129,3 +129,15 @@ def test_a_config_names_a_metric_of_ones_own(tmp_path, monkeypatch):
     path.write_text('metrics = ["fedmt_test_metric:Metric"]\n' + BASE)
     with pytest.raises(FedmtError, match=r"line 1: metrics: metric .*'Metric' is not a fedmt.metrics.Metric"):
         load_config(path)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "fedmt_test_taken.py").write_text(
+        "from fedmt.metrics import Metric\nMINE = Metric('accuracy', 'Mine', lambda p, y: p.amax(1).mean())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedmtError, match=r"calls itself 'accuracy', as another metric does"):
+        enter(["fedmt_test_taken:MINE"], "metrics")
+    for name in ("round", "mean_matrix", "not a name"):
+        with pytest.raises(FedmtError, match=f"Metric '{name}': its name must be an identifier"):
+            Metric(name, "Toy")

@@ -2,12 +2,14 @@
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedmt.core.errors import FedmtError
+from fedmt.data.member import Member
 from fedmt.engines.state import State
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import RunFolder, write_atomically
@@ -127,3 +129,21 @@ def test_a_checkpoint_of_something_else(tmp_path):
     save_file({"x": torch.zeros(2)}, tmp_path / "round-000001.safetensors")
     with pytest.raises(FedmtError, match="damaged"):
         load_checkpoint(tmp_path / "round-000001.safetensors")
+
+
+def test_a_flower_run_of_an_earlier_version_goes_on(tmp_path, make_federation) -> None:
+    """It wrote a digest of a blank image for each center elsewhere, under the center's name."""
+    federation = make_federation()
+    members = tuple(Member(c.name, c.space, c.correspondence) for c in federation.centers)
+    there = replace(federation, centers=(), elsewhere=members)
+    run = RunFolder.create(tmp_path / "run", "")
+    run.keep_data(there.contents())
+    now = json.loads(run.data_file.read_text())
+    assert "elsewhere/center-1" in now and "center-1" not in now
+    before = {k: v for k, v in now.items() if not k.startswith("elsewhere/")} | {"center-1": "0"}
+    run.data_file.write_text(json.dumps(before))
+    run.keep_data(there.contents())
+    run.data_file.write_text(json.dumps(now))
+    other = replace(members[0], correspondence=None)
+    with pytest.raises(FedmtError, match=r"began with other data .* 'elsewhere/center-1'"):
+        run.keep_data(replace(there, elsewhere=(other, *members[1:])).contents())

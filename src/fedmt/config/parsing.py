@@ -20,7 +20,7 @@ from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED, Config, config_class
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.registry import option_names, own_tables
-from fedmt.data.sources import SOURCES
+from fedmt.data.sources import find_source
 from fedmt.data.specs import SourceSpec
 from fedmt.methods import Method
 from fedmt.metrics import enter
@@ -81,7 +81,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         build_method(config).check_strategy(build_strategy(config))
         enter(config.metrics, "metrics")
         for key, spec in _sources(config):
-            SOURCES.find(spec.source, f"{key}.source")
+            find_source(spec, type(config.options), f"{key}.source")
     except ValidationError as error:
         raise FedmtError(explain(error, schema, prefix, origin)) from None
     except FedmtError as error:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, create_model
 
 from fedmt.aggregation import STRATEGIES
-from fedmt.config.traveling import Stays, Travels, check_marks
+from fedmt.config.traveling import check_marks
+from fedmt.core.errors import FedmtError
 from fedmt.core.registry import Registry
-from fedmt.core.section import ConfigPath, Section
+from fedmt.core.section import ConfigPath, Section, Stays, Travels
 from fedmt.data.specs import (
     BenchmarkSpec,
     CalibrationSpec,
@@ -122,6 +123,11 @@ def _restored(input: str, state: dict[Any, Any]) -> Config:
 
 @cache
 def _config_class(kind: type[Input]) -> type[Config]:
+    if not kind.name.isidentifier() or kind.name in Config.model_fields:
+        raise FedmtError(
+            f"input: {kind.__name__}.name is '{kind.name}'; it names a table of the config, so it must be an "
+            "identifier that no other table has."
+        )
     own: dict[str, Any] = {
         "augmentation": (Travels[kind.views], kind.views()),  # type: ignore[misc,name-defined]
         kind.name: (Stays[kind.options], kind.options()),  # type: ignore[misc,name-defined]

@@ -10,17 +10,11 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from fedmt.core.section import Section
-
-T = TypeVar("T")
-
-TRAVELS, STAYS = "travels to the centers", "stays with the coordinator"
-Travels = Annotated[T, TRAVELS]
-Stays = Annotated[T, STAYS]
+from fedmt.core.section import STAYS, TRAVELS, Section
 
 
 def for_centers(schema: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+
+T = TypeVar("T")
+
+TRAVELS, STAYS = "travels to the centers", "stays with the coordinator"
+Travels = Annotated[T, TRAVELS]
+Stays = Annotated[T, STAYS]
+"""Every key of the config says which of the two it does in a run between machines."""
 
 
 class Section(BaseModel):

@@ -56,7 +56,8 @@ def load_benchmark(
     places = [split.reference, *split.centers]
     targets = rule_targets(_counts(places, truth, goal), spec.augment_to, [c in spec.at_most for c in goal])
     copies = choose_copies(places, truth, targets, seed)
-    sort = data.input.of(data.samples, "benchmark")
+    kind = data.input if isinstance(data.input, type) else type(data.input)
+    sort = kind.of(data.samples, "benchmark")
 
     def center(place: int, name: str, space: LabelSpace, matrix: Correspondence | None = None) -> Center:
         """What is at a place (0: the reference center): its own images, then the copies of them."""

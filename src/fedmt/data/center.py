@@ -7,7 +7,7 @@ pseudo-labels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -16,8 +16,7 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.member import Member, Roster, with_identity
-from fedmt.inputs.base import Input
-from fedmt.inputs.images import Images
+from fedmt.inputs import DEFAULT_INPUT, Input
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +48,30 @@ class Center(Member, Samples):
     def __init__(
         self,
         name: str,
-        values: Tensor,
+        values: Tensor | None = None,
         space: LabelSpace | None = None,
         labels: Tensor | None = None,
         correspondence: Correspondence | None = None,
         truth: Tensor | None = None,
-        input: Input | type[Input] = Images,
+        input: Input | type[Input] = DEFAULT_INPUT,
         size: int | None = None,
+        *,
+        images: Tensor | None = None,
     ) -> None:
-        """values: in the stored form of `input`; by default images, in uint8.
+        """values: the samples, in the stored form of `input`; by default images, in uint8. images: the same.
 
+        space: the one it labels in, and labels: int64 [N], positions in it; both or neither.
+        correspondence: between `space` and the wanted space, where it is known.
+        truth: int64 [N], positions in the wanted space, where a benchmark knows them; methods never read it.
         size: follows from the values, whatever is given.
         """
-        kind = input if isinstance(input, type) else type(input)
-        Samples.__init__(self, values, labels, truth, kind.of(values, f"Center '{name}'"))
+        values = images if values is None else values
+        if values is None:
+            raise FedmtError(f"Center '{name}': no samples are given; give its values.")
+        found = (input if isinstance(input, type) else type(input)).of(values, f"Center '{name}'")
+        if isinstance(input, Input):  # it may know more than the values show, such as the names of columns
+            found = replace(input, shape=found.shape)
+        Samples.__init__(self, values, labels, truth, found)
         Member.__init__(self, name, space, correspondence, len(values))  # checks them, and then the samples
 
     def __post_init__(self) -> None:
@@ -163,4 +172,7 @@ class Federation:
                 own[f"labels {center.space}"] = center.labels
             if center.correspondence is not None:
                 own["correspondence"] = center.correspondence.matrix
+        for member in self.elsewhere:
+            known = member.correspondence
+            found[f"elsewhere/{member.name}"] = {} if known is None else {"correspondence": known.matrix}
         return found

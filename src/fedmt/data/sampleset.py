@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, together
 from fedmt.core.labels import LabelSpace
-from fedmt.inputs.base import Input
-from fedmt.inputs.images import Images
+from fedmt.inputs import DEFAULT_INPUT, Input
 
 Split = Literal["train", "test"]
 
@@ -31,7 +30,7 @@ class SampleSet:
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    input: type[Input] = Images
+    input: Input | type[Input] = DEFAULT_INPUT
 
     def __len__(self) -> int:
         return len(self.samples)

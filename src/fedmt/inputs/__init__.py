@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from fedmt.core.errors import FedmtError
 from fedmt.core.registry import Registry, subclass_of
 from fedmt.inputs.base import Input, Views
@@ -23,14 +25,15 @@ def to_json(input: Input) -> dict[str, Any]:
     return {"name": INPUTS.name_of(type(input)), **dataclasses.asdict(input)}
 
 
-def from_json(data: Mapping[str, Any], where: str) -> Input:
-    """What `to_json` wrote; `where` begins the errors."""
-    kind = INPUTS.find(data.get("name"), f"{where}: input")
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "name"}
+def from_json(data: Mapping[str, Any]) -> Input:
+    """What `to_json` wrote."""
+    kind = INPUTS.find(data.get("name"), "input")
     try:
-        return kind(**fields)
-    except TypeError as error:
-        raise FedmtError(f"{where}: the input is not as fedmt writes it ({error}).") from None
+        return TypeAdapter(kind).validate_python({k: v for k, v in data.items() if k != "name"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, ("input", *first["loc"])))
+        raise FedmtError(f"'{key}' is missing or not as fedmt writes it ({first['msg']}).") from None
 
 
 __all__ = ["DEFAULT_INPUT", "INPUTS", "Images", "Input", "Views", "from_json", "to_json"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedmt.core.errors import FedmtError
 from fedmt.core.registry import Registry
 from fedmt.metrics import accuracy, balanced_accuracy, calibration_error, counts, macro_f1, ranking
 from fedmt.metrics import scoring_rules as scoring
@@ -47,7 +48,10 @@ def enter(names: Iterable[str], key: str) -> None:
     """Enters metrics of the user's own, each named as "package.module:NAME". key: for errors."""
     for name in names:
         metric = METRICS.find(name, key)
-        METRICS.setdefault(metric.name, metric)
+        if METRICS.setdefault(metric.name, metric) != metric:
+            raise FedmtError(
+                f"{key}: '{name}' calls itself '{metric.name}', as another metric does; rename it."
+            )
 
 
 __all__ = ["EVEN_HANDED", "HEADLINE", "METRICS", "Metric", "enter", "formatted"]

@@ -13,10 +13,16 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, listed
 from fedmt.metrics.intervals import bootstrap
 
 Function = Callable[[Tensor, Tensor], Tensor]
 """(probabilities [N, J], labels [N]) to a result, whose shape `Metric` names."""
+
+TAKEN = frozenset(
+    ("round", "learning_rate", "reference_loss", "losses", "centers", "seconds", "tests", "mean_matrix")
+)
+"""Keys of a round's record that are not metrics."""
 
 Unit = Literal["share", "nats", "none"]
 
@@ -43,6 +49,13 @@ class Metric:
     unit: Unit = "none"
     better: Literal["higher", "lower"] = "higher"
     every_round: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name in TAKEN:
+            raise FedmtError(
+                f"Metric '{self.name}': its name must be an identifier other than "
+                f"{listed(sorted(TAKEN), 20)}, which a round's record uses."
+            )
 
     def ends(self, probabilities: Tensor, labels: Tensor) -> Tensor:
         """The 95% confidence interval [2] of the value."""

@@ -26,9 +26,10 @@ def origin(method: Mapping[str, Any], wanted: str, member: Member, estimated: bo
         return "not needed (wanted labels)"
     if estimated:
         return _estimated(method)
-    if member.correspondence is not None and method["correspondence"] == "given":
-        return "given"
-    return "known only at the center" if member.size is None else "not estimated so far"
+    if member.size is None:
+        return "known only at the center"
+    given = member.correspondence is not None and method["correspondence"] == "given"
+    return "given" if given else "not estimated so far"
 
 
 def plan(method: Mapping[str, Any]) -> str:

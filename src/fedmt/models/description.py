@@ -68,9 +68,14 @@ class Description:
             "batch_norm": self.batch_norm,
             "reference": _entry(self.roster.reference),
             "centers": [_entry(m) for m in self.roster.members],
-            "tests": [_entry(t) for t in self.tests],
+            "tests": [{**_entry(t), **self._own_classes(t)} for t in self.tests],
             "calibration": self.calibration,
         }
+
+    def _own_classes(self, test: Member) -> dict[str, Any]:
+        """Of a test in a space that no center labels in: nothing else names them."""
+        space = test.space
+        return {} if space is None or space in self.roster.spaces else {"classes": list(space.classes)}
 
     @classmethod
     def from_json(cls, text: str, where: str | Path) -> Description:
@@ -88,7 +93,7 @@ class Description:
         if "image_shape" in raw:  # as written before there were other inputs than images
             raw["input"] = {"name": "images", "shape": raw.pop("image_shape")}
         try:
-            described = _File.model_validate(raw).description(str(where))
+            described = _File.model_validate(raw).description()
             described.build_method()
             return described
         except (ValidationError, KeyError) as error:
@@ -108,6 +113,7 @@ class _Entry(BaseModel):
     samples: int | None
     space: str | None = None
     correspondence: list[list[float]] | None = None
+    classes: list[str] | None = None
 
 
 class _File(BaseModel):
@@ -125,12 +131,14 @@ class _File(BaseModel):
     tests: list[_Entry]
     calibration: dict[str, Any] | None = None
 
-    def description(self, where: str) -> Description:
+    def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
         wanted = next(iter(spaces.values()))
 
         def member(entry: _Entry) -> Member:
-            space = None if entry.space is None else spaces.get(entry.space)
+            if entry.classes:  # a test in a space that no center labels in
+                spaces.setdefault(str(entry.space), LabelSpace(str(entry.space), entry.classes))
+            space = None if entry.space is None else spaces[entry.space]
             known = None
             if space is not None and entry.correspondence is not None:
                 known = Correspondence(entry.correspondence, wanted, space, "model.json")
@@ -140,7 +148,7 @@ class _File(BaseModel):
         return Description(
             roster,
             tuple(map(member, self.tests)),
-            from_json(self.input, where),
+            from_json(self.input),
             self.backbone,
             self.max_pool,
             self.method,

@@ -92,16 +92,24 @@ class Model:
         self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ...
     ) -> list[Top]: ...
     def predict(
-        self, samples: Any, space: str | None = None, top: int | None = None, center: str | None = None
+        self,
+        samples: Any = None,
+        space: str | None = None,
+        top: int | None = None,
+        center: str | None = None,
+        *,
+        images: Any = None,
     ) -> Tensor | list[Top]:
         """Probabilities [N, J] of the classes of `space`, by default of the wanted one.
 
         samples: an array or tensor of them, or what else the model's input takes: of images, see
             `fedmt.inputs.images.asking.batches`.
         top: instead, the number of most probable classes to return for each sample, as (name, probability).
+        images: the same as `samples`, for earlier code.
         center: answer by this center's own matrix or head, where `space` has one for each center; by
             default all of them count the same.
         """
+        samples = images if samples is None else samples
         space = self._known(space)
         if top is not None and top < 1:
             raise FedmtError(f"top: {top} given, expected at least 1.")

@@ -17,7 +17,6 @@ from fedmt.data.member import Member
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
-from fedmt.metrics import enter
 from fedmt.reports.content import ReportedRun, content, render
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import existing_run, write_atomically, writing
@@ -68,10 +67,10 @@ class Source:
         try:
             self.text = self.folder.config_file.read_text(encoding="utf-8")
             self.settings: Mapping[str, Any] = tomllib.loads(self.text)
-            enter(self.settings.get("metrics", ()), f"{self.folder.config_file}: metrics")
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FedmtError(f"{self.folder.config_file}: cannot read the run's config ({error}).") from None
         self._engine: LocalEngine | None = None
+        self._unknown_metric = self.folder.enter_metrics()
 
     def reported(self, label: str, with_images: bool = False) -> ReportedRun:
         """What the folder says; the rest is computed from the last checkpoint and the data."""
@@ -95,6 +94,8 @@ class Source:
         notes: list[str],
         with_images: bool = False,
     ) -> ReportedRun:
+        if self._unknown_metric:
+            notes.append(f"A metric of this run is not shown. {self._unknown_metric}")
         if metrics and evaluation is not None and evaluation.round != metrics[-1]["round"]:
             notes.append(f"Predictions and M-hat are those of round {evaluation.round}.")
         mistakes = self._mistakes(evaluation, notes) if with_images and evaluation is not None else {}

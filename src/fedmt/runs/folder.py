@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, closest, listed
 from fedmt.engines.state import State
+from fedmt.metrics import enter
 from fedmt.runs.checkpoints import digest_of, dump_state, load_checkpoint
 from fedmt.runs.records import modern, read_record
 
@@ -129,7 +130,11 @@ class RunFolder:
         except (OSError, ValueError):
             write_atomically(self.data_file, (json.dumps(digests, indent=1) + "\n").encode())
             return
-        changed = [name for name in {**before, **digests} if before.get(name) != digests.get(name)]
+        # Earlier versions took a blank image for the data of a center elsewhere.
+        elsewhere = {name for name in digests if name.startswith("elsewhere/") and name not in before}
+        elsewhere |= {name.removeprefix("elsewhere/") for name in elsewhere}
+        names = [name for name in {**before, **digests} if name not in elsewhere]
+        changed = [name for name in names if before.get(name) != digests.get(name)]
         if changed:
             raise FedmtError(
                 f"{self.path}: this run began with other data (images, labels or a correspondence) of "
@@ -143,6 +148,17 @@ class RunFolder:
         with writing(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(line)
             _flush(file)
+
+    def enter_metrics(self) -> str:
+        """Enters the metrics of the user's own that the config names; what is wrong if one is not found."""
+        try:
+            settings = tomllib.loads(self.config_file.read_text(encoding="utf-8"))
+            enter(settings.get("metrics", ()), f"{self.config_file}: metrics")
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return ""  # whoever needs the config says what is wrong with it
+        except FedmtError as error:
+            return str(error)
+        return ""
 
     def metrics(self) -> list[dict[str, Any]]:
         """The recorded rounds; a last line that a kill cut short is passed over."""

@@ -26,7 +26,7 @@ from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
-from fedmt.metrics import HEADLINE
+from fedmt.metrics import HEADLINE, enter
 from fedmt.models.calibrating import calibrate
 from fedmt.models.description import describe, with_calibration
 from fedmt.runs.evaluation import evaluate, read_evaluation
@@ -85,6 +85,7 @@ def run_engine(
     notes: tuple[str, ...],
 ) -> dict[str, Any]:
     """Runs an engine in the folder `out` and returns the summary."""
+    enter(config.metrics, "metrics")  # again: a config may have come from another process
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)

@@ -9,6 +9,7 @@ from fedmt.core.section import Section
 from fedmt.data.sampleset import SampleSet, Split
 from fedmt.data.sources.base import Request, Source
 from fedmt.data.specs import SourceSpec
+from fedmt.inputs import INPUTS
 
 SOURCES: Registry[type[Source]] = Registry(
     "source",
@@ -31,10 +32,22 @@ def read_source(
 ) -> SampleSet:
     """Reads a source; `split` is the part to read where the spec does not say."""
     part: Split = spec.split or ("test" if split == "test" else "train")
-    source = SOURCES.find(spec.source, f"{where}: source")()
+    source = find_source(spec, type(options), f"{where}: source")()
     if source.needs_path and spec.path is None:
         raise FedmtError(f"{where}: source '{spec.source}' needs a path.")
     return source.read(Request(spec, options, space, where, part))
+
+
+def find_source(spec: SourceSpec, options: type[Section], key: str) -> type[Source]:
+    """The source that a table names; refused where it reads another input than `options` are for."""
+    source = SOURCES.find(spec.source, key)
+    kind = None if source.input is None else INPUTS.find(source.input, key)
+    if kind is not None and not issubclass(options, kind.options):
+        raise FedmtError(
+            f"{key}: source '{spec.source}' reads {kind.name}, which is not the config's `input`; choose "
+            "another source or input."
+        )
+    return source
 
 
 def has_test_part(spec: SourceSpec) -> bool:

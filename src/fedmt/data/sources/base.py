@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -43,11 +43,11 @@ class Request:
         return self.options.options()
 
 
-class Source(Named):
+class Source(Named, ABC):
     """Base of the sources; one object of it is made for each read."""
 
-    input: ClassVar[str] = "images"
-    """The input that it reads."""
+    input: ClassVar[str | None] = "images"
+    """The input that it reads, by its name in a config; None: any."""
     needs_path: ClassVar[bool] = True
 
     @abstractmethod

@@ -13,6 +13,7 @@ class Remote(Source):
     """Nothing can be read here."""
 
     name = "remote"
+    input: ClassVar[str | None] = None
     needs_path: ClassVar[bool] = False
 
     def read(self, request: Request) -> SampleSet:

@@ -57,12 +57,12 @@ class Plan:
     def from_json(cls, plan: Mapping[str, Any]) -> Plan:
         try:
             spaces = tuple(LabelSpace(name, classes) for name, classes in plan["spaces"])
-            input = from_json(plan["input"], "The coordinator's plan")
+            input = from_json(plan["input"])
             # Of another version, its config may have keys that are not known here.
             same = plan["version"] == fedmt.__version__
             raw = plan["config"] if same else {"method": {"name": "fedmt"}}
             config = config_class(raw).model_validate(raw)
-        except (KeyError, TypeError, ValueError, ValidationError) as error:
+        except (KeyError, TypeError, ValueError, ValidationError, FedmtError) as error:
             raise FedmtError(f"The coordinator's plan cannot be read ({error}).") from None
         return cls(config, spaces, input, str(plan["version"]))
 

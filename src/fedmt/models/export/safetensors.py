@@ -50,7 +50,9 @@ def recorded_metrics(run: Path, round: int) -> dict[str, dict[str, float]] | Non
     if not run.is_dir():
         return None
     try:
-        records: list[dict[str, Any]] = RunFolder(run).metrics()
+        folder = RunFolder(run)
+        folder.enter_metrics()  # one that is not found here is left out of the card
+        records: list[dict[str, Any]] = folder.metrics()
     except FedmtError:
         return None
     for record in records:
