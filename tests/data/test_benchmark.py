@@ -111,7 +111,7 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     assert "4 of 80 images are missing; 76 used" in missing and "inflammatory 40 of 41" in missing
     assert "benign epidermal (0), benign melanocyte (0), genodermatoses (0)" in left_out
     assert "malignant dermal (4), malignant epidermal (0);" in left_out
-    assert "a class needs 7 images" in left_out  # 3 to test, 1 + 3 for the centers
+    assert "a class needs 7 samples" in left_out  # 3 to test, 1 + 3 for the centers
     assert sampled == "Sampled down (at_most): inflammatory 18 of 37."
     assert "benign dermal 17 + 7; inflammatory 18; malignant melanoma 9 + 21. In all 44 + 28" in copies
 
@@ -158,7 +158,7 @@ def test_the_resolved_config_says_the_same(skin):
 
 def test_fewer_than_two_classes_left(skin):
     with pytest.raises(
-        FedmtError, match=r"only 1 of the 9 classes of 'nine'.*needs 21 images.*benign dermal"
+        FedmtError, match=r"only 1 of the 9 classes of 'nine'.*needs 21 samples.*benign dermal"
     ):
         load(skin, SKIN.format(seed=0, more="").replace("test_per_class = 3", "test_per_class = 17"))
 
@@ -185,7 +185,7 @@ per_class = 1
     ("old", "new", "said"),
     [
         ("inflammatory = 18", "inflamatory = 25", ["at_most", "Did you mean 'inflammatory'?"]),
-        ("inflammatory = 18", "inflammatory = 3", ["'inflammatory' has 3 images", "raise at_most"]),
+        ("inflammatory = 18", "inflammatory = 3", ["'inflammatory' has 3 samples", "raise at_most"]),
         ("test_per_class = 3\n", "", ["benchmark.test_per_class", "no test part"]),
         ("spaces = { three = 3 }", "spaces = { nine = 3 }\nsubset = 2", ["benchmark.subset"]),
         ("spaces = { three = 3 }", "spaces = { four = 3 }", ["'four'"]),

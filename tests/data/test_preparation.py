@@ -164,7 +164,7 @@ def test_classes_with_too_few_images_are_left_out(
     more = {"test_per_class": each} if each else {}
     options = spec(reference_share=share, spaces={"coarse": centers}, **more)
     if sum(stays) < 2:
-        with pytest.raises(FedmtError, match=r"have enough images.*Too few: f"):
+        with pytest.raises(FedmtError, match=r"have enough samples.*Too few: f"):
             prepare(train, test, options, seed)
         return
     kept, kept_test, notes = prepare(train, test, options, seed)
@@ -189,7 +189,7 @@ def test_what_is_left_out_is_said() -> None:
     test, train = set_aside(data, "fine", 5, 0)
     _, _, notes = prepare(train, test, spec(test_per_class=5), 0)
     assert notes == (
-        "Left out of 'fine' for too few images: f2 (2), f3 (0); a class needs 8 images, 5 of them for the "
+        "Left out of 'fine' for too few samples: f2 (2), f3 (0); a class needs 8 samples, 5 of them for the "
         "test, so that the reference center and each of 2 centers have one.",
         "Left out of 'coarse', where no wanted class is left: c1.",
     )

@@ -112,14 +112,16 @@ def test_iid_is_random_within_a_class() -> None:
 def test_iid_errors_name_the_class_and_a_way_out() -> None:
     truth = labels([100, 30, 100])
     names = ["nevus", "melanoma", "wart"]
-    with pytest.raises(FedmtError, match=r"'melanoma' has 30 images.*needs 40 of .*lower per_class to 30"):
+    with pytest.raises(FedmtError, match=r"'melanoma' has 30 samples.*needs 40 of .*lower per_class to 30"):
         iid_split(truth, 3, 40, 2, None, 0, names)
-    with pytest.raises(FedmtError, match=r"'melanoma' has 30 images.*needs 50: 10 .* 20 .* samples to 32 or"):
+    with pytest.raises(
+        FedmtError, match=r"'melanoma' has 30 samples.*needs 50: 10 .* 20 .* samples to 32 or"
+    ):
         iid_split(truth, 3, 10, 2, 60, 0, names)
     iid_split(truth, 3, 10, 2, 32, 0, names)
-    with pytest.raises(FedmtError, match=r"Class 1 has 30 images.*2 are left for 4 centers"):
+    with pytest.raises(FedmtError, match=r"Class 1 has 30 samples.*2 are left for 4 centers"):
         iid_split(truth, 3, 28, 4, None, 0)
-    with pytest.raises(FedmtError, match="Class 3 has no images"):
+    with pytest.raises(FedmtError, match="Class 3 has no samples"):
         iid_split(truth, 4, 1, 2, None, 0)
 
 
@@ -200,7 +202,7 @@ def test_the_papers_most_heterogeneous_split_says_that_it_repeats() -> None:
 
 def test_a_class_too_rare_for_all_its_centers() -> None:
     truth = labels([500, 5, 500])
-    with pytest.raises(FedmtError, match=r"'b' has 5 images: after 2 .* 3 are left for 4 centers"):
+    with pytest.raises(FedmtError, match=r"'b' has 5 samples: after 2 .* 3 are left for 4 centers"):
         non_iid_split(truth, 3, 2, 4, 200, 0.1, 0, names=["a", "b", "c"])
 
 
@@ -281,7 +283,7 @@ def test_share_split_is_exact_disjoint_and_even(
     taken = reference_counts(np.array(counts), share)
     assert all(t >= 1 and (abs(t - share * n) <= 0.5 or t == 1) for t, n in zip(taken, counts, strict=True))
     if min(n - t for t, n in zip(taken, counts, strict=True)) < centers:
-        with pytest.raises(FedmtError, match=r"images: after \d+ for the reference center, \d are left for"):
+        with pytest.raises(FedmtError, match=r"samples: after \d+ for the reference center, \d are left for"):
             share_split(truth, classes, share, centers, seed)
         return
     split = share_split(truth, classes, share, centers, seed)
@@ -306,7 +308,7 @@ def test_share_split_is_random_and_follows_from_the_seed() -> None:
     one, other = (share_split(truth, 2, 0.1, 3, seed) for seed in (0, 1))
     assert not same(one, other)
     assert one.centers[0].max() > 250 and one.centers[0].min() < 110
-    with pytest.raises(FedmtError, match="no images"):
+    with pytest.raises(FedmtError, match="no samples"):
         share_split(truth, 3, 0.1, 3, 0)
     with pytest.raises(FedmtError, match=r"reference_share is 1\.0"):
         share_split(truth, 2, 1.0, 3, 0)
@@ -319,7 +321,7 @@ def test_a_number_for_each_class() -> None:
         non_iid_split(truth, 2, [2, 5], 3, 6, 0.1, 0),
     ):
         assert truth[split.reference].bincount().tolist() == [2, 5] and disjoint(split)
-    with pytest.raises(FedmtError, match="'b' has 40 images, but the reference center needs 41"):
+    with pytest.raises(FedmtError, match="'b' has 40 samples, but the reference center needs 41"):
         iid_split(truth, 2, [2, 41], 3, None, 0, ["a", "b"])
     with pytest.raises(FedmtError, match="per_class is 0"):
         iid_split(truth, 2, [2, 0], 3, None, 0)

@@ -141,7 +141,7 @@ def _write(rows: Iterable[Row], file: IO[str], space: str, top: int) -> None:
 def _show(rows: Iterable[Row], total: int, model: Model, space: str, top: int) -> None:
     console = Console(markup=False, highlight=False)
     table = Table(title=f"{space}, {model.description.method['name']} after round {model.round}")
-    table.add_column("image", overflow="fold")
+    table.add_column(model.input.word, overflow="fold")
     for rank in range(1, top + 1):
         table.add_column("class" if rank == 1 else f"{rank}.")
     for number, row in enumerate(rows):
@@ -153,7 +153,9 @@ def _show(rows: Iterable[Row], total: int, model: Model, space: str, top: int) -
             table.add_row(row.image, *(f"{name} {value:.0%}" for name, value in row.top))
     console.print(table)
     if total > SHOWN:
-        console.print(f"The first {SHOWN} of {total:,} images; --out FILE.csv writes all of them.")
+        console.print(
+            f"The first {SHOWN} of {total:,} {model.input.word}s; --out FILE.csv writes all of them."
+        )
 
 
 def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None, console: Console) -> None:
@@ -163,7 +165,7 @@ def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None,
         console.print(f"Note: probabilities in '{space}' are not calibrated.", soft_wrap=True)
     if count.failed:
         console.print(
-            f"{count.failed:,} of {total:,} images could not be read, the first: {count.first}",
+            f"{count.failed:,} of {total:,} {model.input.word}s could not be read, the first: {count.first}",
             soft_wrap=True,
         )
     if out is not None:

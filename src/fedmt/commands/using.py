@@ -15,7 +15,10 @@ from fedmt.core.errors import FedmtError
 def predict(
     run: RunArgument,
     inputs: Annotated[
-        list[Path], typer.Argument(metavar="INPUT…", help="Images, folders of them, or CSVs that name them.")
+        list[Path],
+        typer.Argument(
+            metavar="INPUT…", help="Samples (such as images), folders of them, or CSVs that name them."
+        ),
     ],
     space: Annotated[str | None, typer.Option(help="Label space; by default the wanted one.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of top classes to show.")] = 3,
@@ -23,10 +26,10 @@ def predict(
     center: Annotated[
         str | None, typer.Option(help="Answer by this center's own matrix or head, not by the mean.")
     ] = None,
-    image_column: Annotated[str, typer.Option(help="Of a CSV.")] = "image",
+    image_column: Annotated[str, typer.Option(help="Column of a CSV that names the files.")] = "image",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
-    """Classes and probabilities of images, in any label space of the federation."""
+    """Classes and probabilities of samples, in any label space of the federation."""
     from rich.console import Console
 
     from fedmt.commands.predicting import command_line
@@ -39,7 +42,10 @@ def predict(
 def export(
     run: RunArgument,
     onnx: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Pixels to the probabilities of every label space.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Network that maps samples to the probabilities of every label space."
+        ),
     ] = None,
     safetensors: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, next to it.")

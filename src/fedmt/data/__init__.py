@@ -1,4 +1,4 @@
-"""Who has which images: `Center` and `Federation`, and the sources they are read from, one a file."""
+"""Who has which samples: `Center` and `Federation`, and the sources they are read from, one per file."""
 
 from fedmt.data.center import Center, Federation
 from fedmt.data.sampleset import SampleSet

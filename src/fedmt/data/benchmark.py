@@ -1,6 +1,6 @@
 """One fully labelled set, split into a federation.
 
-In this order: test images set aside, classes chosen, left out and sampled down (preparation.py), the rest
+In this order: test samples set aside, classes chosen, left out and sampled down (preparation.py), the rest
 split (splits.py), small classes filled up with copies (copies.py).
 """
 
@@ -60,7 +60,7 @@ def load_benchmark(
     sort = kind.of(data.samples, "benchmark")
 
     def center(place: int, name: str, space: LabelSpace, matrix: Correspondence | None = None) -> Center:
-        """What is at a place (0: the reference center): its own images, then the copies of them."""
+        """What is at a place (0: the reference center): its own samples, then the copies of them."""
         own = torch.cat([places[place], copies[place]])
         values = data.samples[train.positions[places[place]]]
         if len(copies[place]):
@@ -92,20 +92,20 @@ def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> Sampl
     if spec.test is None and not has_test_part(spec.data):
         raise FedmtError(
             f"benchmark: source '{spec.data.source}' has no test part of its own; set benchmark.test, or "
-            "benchmark.test_per_class to set images aside."
+            "benchmark.test_per_class to set samples aside."
         )
     # A split that was said of the training data is not said of the test part.
     test = spec.test or spec.data.model_copy(update={"split": None})
     held = read_source(test, options, goal, "benchmark.test", "test")
     if spec.wanted not in held.labels:
-        raise FedmtError(f"benchmark.test: its images have no labels in '{spec.wanted}'.")
+        raise FedmtError(f"benchmark.test: its samples have no labels in '{spec.wanted}'.")
     return held
 
 
 def _labelled(
     data: SampleSet, spec: BenchmarkSpec, vocabulary: Vocabulary, train: SampleSet | None = None
 ) -> Selection:
-    """All images of a set, labelled in every space of the benchmark; `train`: the other set, for a test."""
+    """All samples of a set, labelled in every space of the benchmark; `train`: the other set, for a test."""
     goal = data.spaces[spec.wanted]
     spaces, labels = {spec.wanted: goal}, {spec.wanted: data.labels[spec.wanted]}
     everything = torch.arange(len(data))
@@ -117,7 +117,7 @@ def _labelled(
             both = Selection(torch.arange(len(train)), train.labels, train.spaces)
             matrix = _co_occurrence(both, spec.wanted, name)
             if not matrix.is_partition:
-                raise FedmtError(f"benchmark.test: its images have no labels in '{name}'.")
+                raise FedmtError(f"benchmark.test: its samples have no labels in '{name}'.")
         else:
             if name not in vocabulary.spaces:
                 there = dict.fromkeys([*data.spaces, *vocabulary.spaces])
@@ -172,7 +172,7 @@ def _co_occurrence(data: Selection, wanted: str, name: str) -> Correspondence:
 
 
 def _counts(places: Sequence[Tensor], truth: Tensor, goal: LabelSpace) -> Indices:
-    """How many images of each class are at all places together, [classes]."""
+    """How many samples of each class are at all places together, [classes]."""
     counts: Indices = truth[torch.cat(list(places))].bincount(minlength=len(goal)).numpy()
     return counts
 
@@ -184,6 +184,6 @@ def _copies_note(goal: LabelSpace, counts: Indices, targets: Indices) -> tuple[s
         for name, before, after in zip(goal, counts.tolist(), targets.tolist(), strict=True)
     )
     return (
-        f"Training images + augmented copies of them: {classes}. In all {counts.sum():,} + "
+        f"Training samples + augmented copies of them: {classes}. In all {counts.sum():,} + "
         f"{(targets - counts).sum():,}; a copy is only where its original is.",
     )

@@ -1,7 +1,7 @@
 """Small classes filled up with augmented copies, each at the place of its original.
 
-The paper augments first and distributes afterwards, which puts copies of one image at several centers
-and at the reference center. Here the originals are split first; every place then copies images
+The paper augments first and distributes afterwards, which puts copies of one sample at several centers
+and at the reference center. Here the originals are split first; every place then copies samples
 of its own, in proportion, so that each class has the rule's number over all places.
 """
 
@@ -26,7 +26,7 @@ def copy_numbers(seed: int, place: int) -> np.random.Generator:
 
 
 def rule_targets(counts: Indices, rules: Sequence[tuple[int, int]], spared: Sequence[bool]) -> Indices:
-    """How many images each class shall have: by the first rule (below, to) that fits, else what it has.
+    """How many samples each class shall have: by the first rule (below, to) that fits, else what it has.
 
     counts: [classes]. spared: [classes], whether a class is left as it is.
     """
@@ -38,16 +38,16 @@ def rule_targets(counts: Indices, rules: Sequence[tuple[int, int]], spared: Sequ
 
 
 def choose_copies(places: Sequence[Tensor], truth: Tensor, targets: Indices, seed: int) -> list[Tensor]:
-    """For each place the images to be copied, int64 [m], out of its own.
+    """For each place the samples to be copied, int64 [m], out of its own.
 
-    places: positions of the images at each place; truth: int64 [N], wanted labels; targets: [classes], over
-    all places. An image is copied again only when all of its class and place have been.
+    places: positions of the samples at each place; truth: int64 [N], wanted labels; targets: [classes], over
+    all places. A sample is copied again only when all of its class and place have been.
     """
     rng = default_rng([seed, _CHOICE])
     chosen: list[list[Indices]] = [[np.empty(0, dtype=np.int64)] for _ in places]
     for k, target in enumerate(targets):
         own = [place[truth[place] == k].numpy() for place in places]
-        held = np.array([len(images) for images in own])
+        held = np.array([len(samples) for samples in own])
         missing = int(target - held.sum())
         if missing <= 0 or not held.any():
             continue

@@ -14,8 +14,8 @@ from fedmt.data.specs import CalibrationSpec
 def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[Federation, str]:
     """The federation with `held_out` taken from its reference center, and a sentence about it.
 
-    Of each class `spec.share`, rounded down, never its last image. Where that is fewer than `spec.minimum`
-    images in all, nothing is taken: a temperature of a handful of images would be noise, and the reference
+    Of each class `spec.share`, rounded down, never its last sample. Where that is fewer than `spec.minimum`
+    samples in all, nothing is taken: a temperature of a handful of samples would be noise, and the reference
     center needs its few to learn from. The choice follows from the seed alone.
     """
     reference = federation.reference
@@ -28,14 +28,14 @@ def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[
         taken += own[: min(int(spec.share * len(own)), max(len(own) - 1, 0))].tolist()
     if len(taken) < spec.minimum:
         return federation, (
-            f"calibration: {spec.share:g} of each class are {len(taken)} images of the reference center, "
+            f"calibration: {spec.share:g} of each class are {len(taken)} samples of the reference center, "
             f"fewer than calibration.minimum = {spec.minimum}. None are held out, and predictions will not "
             "be calibrated."
         )
     held = torch.zeros(len(reference), dtype=torch.bool)
     held[taken] = True
     note = (
-        f"calibration: {len(taken)} of the reference center's {len(reference)} images are held out from "
+        f"calibration: {len(taken)} of the reference center's {len(reference)} samples are held out from "
         "training, to calibrate the finished model."
     )
     kept, aside = _part(reference, ~held), replace(_part(reference, held), name="held out")

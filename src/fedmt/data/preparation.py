@@ -1,6 +1,6 @@
-"""A labelled set made ready for its split: test images set aside, classes chosen, sampled down, left out.
+"""A labelled set made ready for its split: test samples set aside, classes chosen, sampled down, left out.
 
-Pure functions of labels. Everything random follows from the seed, and the test images from the seed,
+Pure functions of labels. Everything random follows from the seed, and the test samples from the seed,
 the set and their number a class alone: they are the same whatever the split.
 """
 
@@ -60,12 +60,12 @@ class Selection:
         return replace(chosen, labels=labels, spaces=spaces)
 
     def counts(self, name: str) -> Indices:
-        """How many images each class of a space has, [classes]."""
+        """How many samples each class of a space has, [classes]."""
         counts: Indices = self.labels[name].bincount(minlength=len(self.spaces[name])).numpy()
         return counts
 
     def occurring(self) -> dict[str, Tensor]:
-        """The classes of each space that an image has: name -> bool [its classes]."""
+        """The classes of each space that a sample has: name -> bool [its classes]."""
         return {name: torch.from_numpy(self.counts(name) > 0) for name in self.spaces}
 
 
@@ -100,7 +100,7 @@ def prepare(
 def leave_out(
     train: Selection, test: Selection, spec: BenchmarkSpec
 ) -> tuple[Selection, Selection, list[str]]:
-    """Both without the classes that have too few images for every center to get one."""
+    """Both without the classes that have too few samples for every center to get one."""
     centers = max(1, sum(spec.spaces.values()))
 
     def enough(sizes: Indices) -> NDArray[np.bool_]:
@@ -118,14 +118,14 @@ def leave_out(
         counts = counts + test.counts(spec.wanted)
     small = [f"{name} ({n:,})" for name, n, stays in zip(space, counts, kept, strict=True) if not stays]
     needs = (
-        f"a class needs {least:,} images"
+        f"a class needs {least:,} samples"
         + (f", {aside:,} of them for the test," if aside else "")
         + f" so that the reference center and each of {centers} centers have one"
     )
     if kept.sum() < 2:
         raise FedmtError(
-            f"benchmark: only {kept.sum()} of the {len(space)} classes of '{space.name}' have enough images: "
-            f"{needs}. Too few: {', '.join(small)}. Add images, or lower "
+            f"benchmark: only {kept.sum()} of the {len(space)} classes of '{space.name}' have enough "
+            f"samples: {needs}. Too few: {', '.join(small)}. Add samples, or lower "
             + ("test_per_class, " if aside else "")
             + ("reference_share" if spec.per_class is None else "per_class")
             + " or the number of centers."
@@ -133,7 +133,7 @@ def leave_out(
     stays = {spec.wanted: torch.from_numpy(kept)}
     remaining = train.keep(stays)
     others = {name: found for name, found in remaining.occurring().items() if name != spec.wanted}
-    notes = [f"Left out of '{space.name}' for too few images: {', '.join(small)}; {needs}."]
+    notes = [f"Left out of '{space.name}' for too few samples: {', '.join(small)}; {needs}."]
     for name, found in others.items():
         gone = [c for c, there in zip(train.spaces[name], found.tolist(), strict=True) if not there]
         if gone:
@@ -142,7 +142,7 @@ def leave_out(
 
 
 def set_aside(data: Selection, wanted: str, each: int, seed: int) -> tuple[Selection, Selection]:
-    """(`each` images of every class, or all that it has; the others), both in the order of the set."""
+    """(`each` samples of every class, or all that it has; the others), both in the order of the set."""
     rng = default_rng([seed, _TEST])
     truth = data.labels[wanted].numpy()
     chosen = np.zeros(len(data), dtype=bool)
@@ -180,7 +180,7 @@ def check_limits(at_most: Mapping[str, int], space: LabelSpace) -> None:
 
 
 def sample_down(data: Selection, wanted: str, at_most: Mapping[str, int], seed: int) -> Selection:
-    """Of each class in `at_most` no more than so many images, at random."""
+    """Of each class in `at_most` no more than so many samples, at random."""
     rng = default_rng([seed, _DOWN])
     truth = data.labels[wanted].numpy()
     chosen = np.ones(len(data), dtype=bool)
@@ -191,12 +191,12 @@ def sample_down(data: Selection, wanted: str, at_most: Mapping[str, int], seed: 
 
 
 def fewer(data: Selection, wanted: str, count: int, seed: int) -> Selection:
-    """`count` of the images, the classes' numbers as equal as the images allow."""
+    """`count` of the samples, the classes' numbers as equal as the samples allow."""
     if count >= len(data):
         return data
     rng = default_rng([seed, _FEWER_TESTS])
     truth = data.labels[wanted].numpy()
-    # Each image's turn within its class; first come all first turns, then all second ones.
+    # Each sample's turn within its class; first come all first turns, then all second ones.
     turns = np.empty(len(data), dtype=np.int64)
     for k in range(len(data.spaces[wanted])):
         mine = np.flatnonzero(truth == k)

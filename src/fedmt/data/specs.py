@@ -51,7 +51,7 @@ class ReferenceSpec(SourceSpec):
 
 
 class TestSpec(SourceSpec):
-    """Test images, labelled in `space` (the wanted one if not said)."""
+    """Test samples, labelled in `space` (the wanted one if not said)."""
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
 
@@ -67,12 +67,12 @@ class BenchmarkSpec(Section):
     data: the set; test: its test part (not needed for sources that have one).
     wanted: the space of the reference center. spaces: how many centers label in each other space.
     split: 'iid', or 'non-iid' with `gamma`. samples: at each center (none: as many as there are).
-    At the reference center, one of: per_class, images of each class; reference_share, of each class.
+    At the reference center, one of: per_class, samples of each class; reference_share, of each class.
 
-    test_per_class: so many images of each class of `data` are the test set, set aside before all else.
-    test_samples: at most so many test images, balanced over the classes.
+    test_per_class: so many samples of each class of `data` are the test set, set aside before all else.
+    test_samples: at most so many test samples, balanced over the classes.
     at_most: classes sampled down. augment_to: pairs (below, to); a class of fewer than `below` training
-    images is filled up to `to` with augmented copies, by the first pair that fits.
+    samples is filled up to `to` with augmented copies, by the first pair that fits.
     subset: only the first so many classes of the first other space, and what occurs with them.
     """
 
@@ -95,7 +95,7 @@ class BenchmarkSpec(Section):
     def _fits_together(self) -> BenchmarkSpec:
         if self.per_class is None and self.reference_share is None:
             raise FedmtError(
-                "benchmark.per_class: missing; say how many images of each class the reference center has, "
+                "benchmark.per_class: missing; say how many samples of each class the reference center has, "
                 "or with benchmark.reference_share which share of them."
             )
         if self.per_class is not None and self.reference_share is not None:
@@ -105,12 +105,12 @@ class BenchmarkSpec(Section):
             )
         if self.test is not None and self.test_per_class is not None:
             raise FedmtError(
-                "benchmark.test_per_class: benchmark.test also says what the test images are; "
+                "benchmark.test_per_class: benchmark.test also says what the test samples are; "
                 "keep one of the two."
             )
         if self.augment_to and self.samples is not None:
             raise FedmtError(
-                "benchmark.augment_to: copies would change the number of images at a center, which "
+                "benchmark.augment_to: copies would change the number of samples at a center, which "
                 "benchmark.samples sets; keep one of the two."
             )
         last = 0
@@ -122,7 +122,7 @@ class BenchmarkSpec(Section):
                 )
             if to < below:
                 raise FedmtError(
-                    f"benchmark.augment_to: [{below}, {to}] would fill a class of {below - 1} images up to "
+                    f"benchmark.augment_to: [{below}, {to}] would fill a class of {below - 1} samples up to "
                     f"{to}; expected pairs [below, to] with `to` at least `below`."
                 )
             last = below
@@ -132,7 +132,7 @@ class BenchmarkSpec(Section):
 class CalibrationSpec(Section):
     """share: of each class of the reference center, held out from training to fit a temperature on.
 
-    minimum: with fewer images than this held out in all, none are, and nothing is calibrated.
+    minimum: with fewer samples than this held out in all, none are, and nothing is calibrated.
     """
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1

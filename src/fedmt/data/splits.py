@@ -1,7 +1,7 @@
 """Cutting one fully labelled set into a reference center and centers: the paper's IID and non-IID splits.
 
 Pure functions from wanted labels to positions in the set ("Details of the data splitting" in the paper's
-appendix). No image is at two places. Everything follows from the arguments and the seed alone; the
+appendix). No sample is at two places. Everything follows from the arguments and the seed alone; the
 reference center is the same in all splits, whatever the number of centers.
 """
 
@@ -69,7 +69,7 @@ def iid_split(
     if samples is None:
         if most < classes:
             raise FedmtError(
-                f"Class {_name(scarcest, names)} has {len(pools[scarcest])} images: after {taken[scarcest]} "
+                f"Class {_name(scarcest, names)} has {len(pools[scarcest])} samples: after {taken[scarcest]} "
                 f"for the reference center, {left[scarcest]} are left for {centers} centers that need at "
                 "least one each. Lower per_class or the number of centers."
             )
@@ -78,7 +78,7 @@ def iid_split(
     if samples > most:
         each = -(-samples // classes)
         raise FedmtError(
-            f"Class {_name(scarcest, names)} has {len(pools[scarcest])} images, but the split needs "
+            f"Class {_name(scarcest, names)} has {len(pools[scarcest])} samples, but the split needs "
             f"{taken[scarcest] + centers * each}: {taken[scarcest]} for the reference center and {each} for "
             f"each of the {centers} centers (samples = {samples} over {classes} classes). Lower "
             + (f"samples to {most} or less, or lower " if most else "")
@@ -99,7 +99,7 @@ def share_split(
 ) -> Split:
     """The reference center gets `share` of every class, the centers share all the rest evenly.
 
-    So the centers' class frequencies are those of the set. Any two centers differ by at most one image
+    So the centers' class frequencies are those of the set. Any two centers differ by at most one sample
     in each class, and by at most one in all.
     """
     sizes = truth.bincount(minlength=classes).numpy() if len(truth) else np.zeros(classes, dtype=np.int64)
@@ -109,7 +109,7 @@ def share_split(
     for k, pool in enumerate(rest):
         if len(pool) < centers:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pools[k])} images: after {taken[k]} for the reference "
+                f"Class {_name(k, names)} has {len(pools[k])} samples: after {taken[k]} for the reference "
                 f"center, {len(pool)} are left for {centers} centers that need at least one each. Lower "
                 "reference_share or the number of centers, or raise at_most."
             )
@@ -123,7 +123,7 @@ def share_split(
 
 
 def reference_counts(sizes: Indices, share: float) -> Indices:
-    """How many images of classes of `sizes` [classes] are `share` of them: rounded, at least 1."""
+    """How many samples of classes of `sizes` [classes] are `share` of them: rounded, at least 1."""
     if not 0 < share < 1:
         raise FedmtError(f"reference_share is {share}, expected a share between 0 and 1, as in 0.1.")
     counts: Indices = np.maximum(1, np.floor(sizes * share + 0.5).astype(np.int64))
@@ -142,10 +142,10 @@ def non_iid_split(
 ) -> Split:
     """As `iid_split`, but a center's `samples` are drawn from its own prior over classes (`non_iid_priors`).
 
-    Its majority classes may be asked for more images than there are: in the paper's setting (CIFAR-100, 10
+    Its majority classes may be asked for more samples than there are: in the paper's setting (CIFAR-100, 10
     centers of 4000) 7, 47 and 71 % of the samples at gamma .1, .9 and .99. Then each center that wants such
-    a class gets a share of its images, in proportion to what it wants, and repeats images of that share:
-    two centers never hold the same image, and the class frequencies stay the prior's.
+    a class gets a share of its samples, in proportion to what it wants, and repeats samples of that share:
+    two centers never hold the same sample, and the class frequencies stay the prior's.
     """
     _at_least("samples", samples, 1)
     taken = _for_each(per_class, classes)
@@ -160,7 +160,7 @@ def non_iid_split(
         takers = int((demand > 0).sum())
         if len(pool) < takers:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pools[k])} images: after {taken[k]} for the reference "
+                f"Class {_name(k, names)} has {len(pools[k])} samples: after {taken[k]} for the reference "
                 f"center, {len(pool)} are left for {takers} centers that each drew it at least once. "
                 "Lower per_class, samples or the number of centers."
             )
@@ -173,8 +173,8 @@ def non_iid_split(
     if repeats.any():
         scarce, filled = np.count_nonzero(repeats.sum(0)), np.count_nonzero(repeats.sum(1))
         notes = (
-            f"Non-IID split, gamma {gamma:g}: {scarce} of {classes} classes have fewer images than the "
-            f"centers drew, so {filled} of {centers} centers filled up with repeats of their own images: "
+            f"Non-IID split, gamma {gamma:g}: {scarce} of {classes} classes have fewer samples than the "
+            f"centers drew, so {filled} of {centers} centers filled up with repeats of their own samples: "
             f"{repeats.sum()} of all {centers * samples} samples.",
         )
     return Split(reference, _deal(rest, distinct, wanted, rng), notes)
@@ -227,14 +227,14 @@ def _pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int)
 def _take_reference(
     pools: Sequence[Indices], taken: Indices, names: Sequence[str] | None, seed: int
 ) -> tuple[Tensor, list[Indices]]:
-    """The reference center's images, `taken` [classes] of each class, and the others, shuffled."""
+    """The reference center's samples, `taken` [classes] of each class, and the others, shuffled."""
     for k, pool in enumerate(pools):
         if len(pool) < taken[k]:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pool)} images, but the reference center needs {taken[k]} "
-                f"of every class; lower per_class to {len(pool)} or add images."
+                f"Class {_name(k, names)} has {len(pool)} samples, but the reference center needs {taken[k]} "
+                f"of every class; lower per_class to {len(pool)} or add samples."
                 if len(pool)
-                else f"Class {_name(k, names)} has no images; leave it out of the wanted space or add some."
+                else f"Class {_name(k, names)} has no samples; leave it out of the wanted space or add some."
             )
     rng = default_rng([seed, _REFERENCE])
     shuffled = [rng.permutation(pool) for pool in pools]
@@ -244,9 +244,9 @@ def _take_reference(
 
 
 def _most_samples(left: Indices, centers: int) -> int:
-    """The largest balanced number for each center, from the numbers of images left [classes]."""
+    """The largest balanced number for each center, from the numbers of samples left [classes]."""
     base = int(left.min()) // centers
-    # A class gives each center at most one image more than `base`.
+    # A class gives each center at most one sample more than `base`.
     extras = np.minimum(left - centers * base, centers)
     return base * len(left) + int(extras.sum()) // centers
 
@@ -260,7 +260,7 @@ def _balanced_counts(left: Indices, centers: int, samples: int, rng: Generator) 
     extras = np.zeros(classes, dtype=np.int64)
     missing = centers * remainder
     order = rng.permutation(classes)
-    # Round and round over the classes that have images to spare, so that none is favoured.
+    # Round and round over the classes that have samples to spare, so that none is favoured.
     while missing:
         turn = order[extras[order] < spare[order]][:missing]
         extras[turn] += 1
@@ -284,9 +284,9 @@ def proportional(demand: Indices, supply: int) -> Indices:
 
 
 def _deal(rest: Sequence[Indices], distinct: Indices, wanted: Indices, rng: Generator) -> tuple[Tensor, ...]:
-    """Hands out the images of each class: `distinct` ones, filled up with repeats of those to `wanted`.
+    """Hands out the samples of each class: `distinct` ones, filled up with repeats of those to `wanted`.
 
-    rest: the shuffled images of each class; distinct, wanted: [centers, classes].
+    rest: the shuffled samples of each class; distinct, wanted: [centers, classes].
     """
     ends = distinct.cumsum(0)
     dealt = []

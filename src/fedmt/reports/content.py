@@ -98,16 +98,16 @@ def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if not run["tested"]:
             said.append(
                 f"{sentence}: no accuracy was measured, because there is no test set. Add [[tests]] with "
-                "labeled images to the config, and run it again."
+                "labeled samples to the config, and run it again."
             )
             continue
         if wanted is None:
             said.append(f"{sentence}: no accuracy in the wanted label space.")
             continue
-        sentence += f": {_percent(wanted['value'])} of the test images right in '{run['wanted']}'"
+        sentence += f": {_percent(wanted['value'])} of the test samples right in '{run['wanted']}'"
         if "low" in wanted:
             low, high = _percent(wanted["low"]), _percent(wanted["high"])
-            sentence += f" (95% interval {low} to {high}, {wanted['n']:,} images)"
+            sentence += f" (95% interval {low} to {high}, {wanted['n']:,} samples)"
         others = [
             f"{_percent(a['value'])} in '{space}'"
             for space, a in run["accuracy"].items()

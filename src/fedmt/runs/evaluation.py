@@ -1,7 +1,7 @@
 """What a run's last model says of the test data, and who took part: the part of a report that needs data.
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
-not. It holds no image: test labels, probabilities (float16), class names, the centers' sizes and label
+not. It holds no samples: test labels, probabilities (float16), class names, the centers' sizes and label
 spaces, each known correspondence and each estimate, and the metrics with their intervals.
 """
 

@@ -1,7 +1,7 @@
 """The run folder: what a run leaves behind, and from which it goes on after a kill.
 
     config.toml        the resolved config
-    model.json         what the weights need beside them to be used: label spaces, image shape, centers
+    model.json         what the weights need beside them to be used: label spaces, sample shape, centers
     metrics.jsonl      a line a round
     checkpoints/       round-000012.safetensors, the last two
     data.json          digests of the data it began with
@@ -137,7 +137,7 @@ class RunFolder:
         changed = [name for name in names if before.get(name) != digests.get(name)]
         if changed:
             raise FedmtError(
-                f"{self.path}: this run began with other data (images, labels or a correspondence) of "
+                f"{self.path}: this run began with other data (samples, labels or a correspondence) of "
                 f"{listed(changed, 5)}. Bring them back to go on, or begin anew in another --out."
             )
 

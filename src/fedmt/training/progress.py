@@ -144,10 +144,10 @@ def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) ->
     accuracies = summary[HEADLINE]
     if not accuracies:
         why = (
-            "the model cannot answer in the label space of any test set. Add [[tests]] with images that are "
+            "the model cannot answer in the label space of any test set. Add [[tests]] with samples that are "
             "labeled in the wanted space"
             if tested
-            else "there is no test set. Add [[tests]] with labeled images"
+            else "there is no test set. Add [[tests]] with labeled samples"
         )
         console.print(
             f"{title}: no accuracy was measured, because {why} to the config, and run it again with "

@@ -114,7 +114,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query("statistics")
 def statistics(message: Message, context: Context) -> Message:
-    """With batch_norm = "static": mean and variance of each batch-norm layer over the center's images."""
+    """With batch_norm = "static": mean and variance of each batch-norm layer over the center's samples."""
     return _guarded(_statistics, message, context)
 
 

@@ -25,7 +25,7 @@ from fedmt.engines.flower.plan import Plan
 class CenterFile(Section):
     """name: as the coordinator's config has it. state: a folder of the center's own, for what it remembers.
 
-    data: where its images and labels lie. space: the one it labels in (none: it has no labels). spaces: the
+    data: where its samples and labels lie. space: the one it labels in (none: it has no labels). spaces: the
     classes of that space. correspondence: of its space and the wanted one, where it is known.
     federation: instead of `data`, the center of this name in a federation's config: for trying things out.
 
@@ -78,7 +78,7 @@ class CenterSettings:
         return None if file.space is None else LabelSpace(file.space, file.spaces[file.space])
 
     def center(self, plan: Plan) -> Center:
-        """Its images and labels, in the shape that the run asks for."""
+        """Its samples and labels, in the shape that the run asks for."""
         return self.center_and_notes(plan)[0]
 
     def center_and_notes(self, plan: Plan) -> tuple[Center, tuple[str, ...]]:

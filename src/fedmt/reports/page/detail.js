@@ -68,7 +68,7 @@ function drawCorrespondences(run, host) {
 
 function drawClasses(run, host) {
   if (!run.tests.length) { host.append(el("p", {}, "No predictions on test data at hand.")); return; }
-  host.append(el("p", { class: "note" }, "Of the model after round " + run.evaluated + ", on test images. In a space that is not the wanted one, by the mean of the centers' answers."));
+  host.append(el("p", { class: "note" }, "Of the model after round " + run.evaluated + ", on test samples. In a space that is not the wanted one, by the mean of the centers' answers."));
   run.tests.forEach((test, t) => {
     const names = classesOf(run, test.space), K = names.length;
     const count = (i, j) => test.confusion[i * K + j];
@@ -77,7 +77,7 @@ function drawClasses(run, host) {
     host.append(el("h3", {}, test.space + ": " + percent(test.accuracy) + " of " + whole(test.n) + " right"));
     const columns = [
       { name: "class", text: true, cell: (k) => names[k], key: (k) => names[k] },
-      { name: "images", cell: (k) => whole(test.support[k]), key: (k) => test.support[k] },
+      { name: "samples", cell: (k) => whole(test.support[k]), key: (k) => test.support[k] },
       ...page.data.metrics.filter((m) => (run.by_class[m.name] || {})[test.space]).map((m) => {
         const found = run.by_class[m.name][test.space];
         return { name: m.title, cell: (k) => withInterval(m, { value: found.value[k], low: found.low[k], high: found.high[k] }, 0), key: (k) => found.value[k] };

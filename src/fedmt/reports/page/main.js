@@ -1,6 +1,6 @@
 // Puts it together; where the page is served live, asks for newer data.
 function summaryNote() {
-  return el("p", { class: "note" }, "Accuracy of the last round on test images; below it Wilson's 95% interval, which knows of the number of test images alone, not of seeds. Means over centers where each predicts through its own matrix.");
+  return el("p", { class: "note" }, "Accuracy of the last round on test samples; below it Wilson's 95% interval, which knows of the number of test samples alone, not of seeds. Means over centers where each predicts through its own matrix.");
 }
 
 function drawAll() {

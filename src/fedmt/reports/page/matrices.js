@@ -94,7 +94,7 @@ function reliabilityDiagram(id, test) {
   test.bins.forEach((bin, i) => {
     if (!bin) return;
     const [samples, confidence, accuracy] = bin;
-    const said = percent(i / n, 0) + " to " + percent((i + 1) / n, 0) + " confident: " + whole(samples) + " images\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
+    const said = percent(i / n, 0) + " to " + percent((i + 1) / n, 0) + " confident: " + whole(samples) + " samples\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
     const bar = el("rect", { x: at + i * wide + 1, y: y(accuracy), width: wide - 2, height: size * accuracy, class: "bar" });
     const all = el("rect", { x: at + i * wide, y: 6, width: wide, height: size, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") });
     drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2 + 4 * Math.sqrt(samples / test.n), class: "dot" }), all);
@@ -103,8 +103,8 @@ function reliabilityDiagram(id, test) {
     el("text", { x: at + size / 2, y: size + 40, "text-anchor": "middle" }, "confidence (share right up the side)"));
   const columns = [
     { name: "confidence", text: true, cell: (r) => percent(r.i / n, 0) + " to " + percent((r.i + 1) / n, 0), key: (r) => r.i },
-    { name: "images", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
+    { name: "samples", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
   return el("figure", {}, el("figcaption", {}, "Reliability in '" + test.space + "', expected calibration error " + number(test.calibration_error)), drawing,
-    el("p", { class: "note" }, "On the dashed line, confidence is what it says. Dots grow with the number of images."),
+    el("p", { class: "note" }, "On the dashed line, confidence is what it says. Dots grow with the number of samples."),
     alternative(id + "-table", "Reliability", () => table(id + "-bins", "Reliability in " + test.space, columns, test.bins.map((bin, i) => ({ bin, i })).filter((r) => r.bin))));
 }
