@@ -1,4 +1,4 @@
-"""Aggregation strategies, one a file: how centers' updates become the next global model."""
+"""Aggregation strategies, one per file: how centers' updates become the next global model."""
 
 from __future__ import annotations
 

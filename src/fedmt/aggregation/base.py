@@ -19,7 +19,7 @@ from fedmt.core.errors import positive
 from fedmt.core.registry import Named
 
 Weights = dict[str, Tensor]
-"""Tensors by name: a model's, or something kept beside them under a prefix (`packed`)."""
+"""Tensors by name: a model's, or something kept next to them under a prefix (`packed`)."""
 
 
 def packed(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
@@ -33,7 +33,7 @@ def unpacked(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no entry is infinite or NaN; on a GPU one look for all, since each look waits for it."""
+    """Whether no entry is infinite or NaN; on a GPU one check for all, since each check waits for it."""
     every = [t for t in tensors if t.is_floating_point() and t.numel() > 0]
     if not every or every[0].device.type == "cpu":
         return all(bool(t.isfinite().all()) for t in every)
@@ -44,8 +44,8 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 class Accumulator(ABC):
     """Takes the updates of one round, one by one, and combines them.
 
-    Each name is combined over the updates that have it: a center sends no head but its own. Updates come in
-    one fixed order (sorted by the centers' names), so that the result is the same to the bit.
+    Each name is combined over the updates that have it, because a center sends no head but its own. Updates
+    come in a fixed order (sorted by the centers' names), so that the result is bit-identical.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def result(self) -> Weights:
-        """The updates combined, by name; nothing where there was none."""
+        """The combined updates, by name; empty where there was none."""
 
 
 class RunningMean(Accumulator):
@@ -104,7 +104,7 @@ class RunningMean(Accumulator):
 
 @dataclass(frozen=True)
 class Strategy(Named, ABC):
-    """Base of the strategies; as it stands it is plain averaging.
+    """Base of the strategies; on its own it is plain averaging.
 
         f <- f + rate * direction(mean_c (f_c - f))
 
@@ -131,7 +131,7 @@ class Strategy(Named, ABC):
         return RunningMean()
 
     def broadcast(self, server: Mapping[str, Tensor]) -> Weights:
-        """What of the server's memory the centers need beside the model: what `correction` reads."""
+        """The part of the server's memory that centers need next to the model: what `correction` reads."""
         return {}
 
     def correction(self, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Weights:
@@ -139,7 +139,7 @@ class Strategy(Named, ABC):
         return {}
 
     def controls(self, own: Mapping[str, Tensor], mean_gradient: Weights) -> tuple[Weights, Weights]:
-        """After training: what the center keeps, and what it sends beside its update."""
+        """After training: what the center keeps, and what it sends with its update."""
         return {}, {}
 
     def direction(
@@ -147,8 +147,8 @@ class Strategy(Named, ABC):
     ) -> tuple[Weights, Weights]:
         """The step to take from the mean update of the parameters, and what the server remembers now.
 
-        `update` has also what `controls` sent; participation: of the centers that have a parameter, the
-        share that trained, by the parameter's name (a head is one label space's), 1 where nothing is said.
+        `update` also has what `controls` sent. participation: of the centers that have a parameter, the
+        share that trained, by the parameter's name (a head belongs to one label space); 1 by default.
         """
         return update, server
 
@@ -161,7 +161,7 @@ class Strategy(Named, ABC):
         parameters: Collection[str],
         participation: Mapping[str, float] | None = None,
     ) -> tuple[Weights, Weights]:
-        """The next global weights, and what the server remembers. Without any update both stay.
+        """The next global weights, and what the server remembers. Without any update both are unchanged.
 
         Only `parameters` follow `direction`; buffers (batch-norm statistics) take the plain mean, since
         an overshoot could make a variance negative. What has no mean (counters, names that no center sent)

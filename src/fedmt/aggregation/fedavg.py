@@ -1,6 +1,6 @@
 """FedAvg (McMahan et al. 2017), and with server momentum FedAvgM (Hsu et al. 2019; SemiFL uses 0.5).
 
-The paper prints `f - eta * sum(f_c - f)`, whose sign and scale cannot be meant.
+The paper prints `f - eta * sum(f_c - f)`, whose sign and scale cannot be intended.
 """
 
 from __future__ import annotations

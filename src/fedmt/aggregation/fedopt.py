@@ -1,4 +1,4 @@
-"""FedAdam and FedYogi (Reddi et al. 2021): the mean update is taken for a gradient by an adaptive server.
+"""FedAdam and FedYogi (Reddi et al. 2021): an adaptive server uses the mean update as a gradient.
 
     d = mean_c (f_c - f)
     m <- beta_1 m + (1 - beta_1) d
@@ -25,7 +25,7 @@ from fedmt.core.errors import positive, share
 
 @dataclass(frozen=True)
 class FedOpt(Strategy):
-    """tau: the degree of adaptivity; small is more."""
+    """tau: the degree of adaptivity; a smaller value adapts more."""
 
     rate: float = 0.01
     beta_1: float = 0.9
@@ -67,7 +67,7 @@ class FedAdam(FedOpt):
 
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
-    """v moves towards d^2 by steps that do not depend on how far it is."""
+    """v moves toward d^2 by steps that do not depend on the distance between them."""
 
     name: ClassVar[str] = "fedyogi"
 

@@ -5,9 +5,9 @@
     server          f <- f + rate * mean (f_i - f),      c <- c + |S| / N * mean_S (c_i' - c_i)
 
 The paper's option II, `c_i' = c_i - c + (f - f_i) / (steps * lr)`, is that mean of gradients written in
-another way, for plain SGD; measured as a mean it stays right with momentum, weight decay and clipping too.
-c is the plain mean of the c_i also where updates are weighted by samples (`training.weights`).
-Twice the weights travel: c beside the model, and c_i' - c_i beside each update.
+another way, for plain SGD. Measured as a mean, it is also right with momentum, weight decay and clipping.
+c is the plain mean of the c_i even where updates are weighted by samples (`training.weights`).
+Twice as much travels as with FedAvg: c with the model, and c_i' - c_i with each update.
 """
 
 from __future__ import annotations

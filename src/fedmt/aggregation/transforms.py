@@ -16,13 +16,13 @@ from fedmt.core.section import Section
 
 
 class Transform:
-    """As it stands it changes nothing; a transform overrides one hook or both.
+    """The base class changes nothing; a transform overrides one hook or both.
 
-    Both get an update and give another of the same names, shapes and types. An update holds everything that a
-    center sends: changes of weights, and under `control:` what SCAFFOLD sends beside them.
+    Both get an update and return another with the same names, shapes and types. An update holds everything
+    that a center sends: changes of weights, and under `control:` what SCAFFOLD sends with them.
 
     rng: numbers that follow from the run's seed, the round and the center, so that a run can be repeated. The
-        coordinator knows the seed, so noise that is to hide something from it must come from elsewhere.
+        coordinator knows the seed, so noise that is meant to hide something from it must come from elsewhere.
     """
 
     def before_sending(self, update: Weights, round: int, center: str, rng: np.random.Generator) -> Weights:
@@ -43,13 +43,13 @@ class TransformSpec(Section):
 
 
 Transforms = Sequence[Transform]
-"""In the order in which a center applies them; what was done last is the first to be undone."""
+"""In the order in which a center applies them; what was done last is undone first."""
 
 
 def before_sending(
     transforms: Transforms, update: Weights, round: int, center: str, rng: np.random.Generator
 ) -> Weights:
-    """What a center sends, by all transforms in their order."""
+    """What a center sends: its update after all transforms in their order."""
     for transform in transforms:
         update = transform.before_sending(_in_order(update), round, center, rng)
     return update
@@ -58,12 +58,12 @@ def before_sending(
 def after_receiving(
     transforms: Transforms, update: Weights, round: int, center: str, rng: np.random.Generator
 ) -> Weights:
-    """What counts of a received update, by all transforms in reverse order."""
+    """What is averaged: a received update after all transforms in reverse order."""
     for transform in reversed(transforms):
         update = transform.after_receiving(_in_order(update), round, center, rng)
     return update
 
 
 def _in_order(update: Weights) -> Weights:
-    """Sorted by name, in plain memory layout: then a sum over it is the same to the bit in every engine."""
+    """Sorted by name, in plain memory layout, so that a sum over it is bit-identical in every engine."""
     return {key: update[key].contiguous() for key in sorted(update)}

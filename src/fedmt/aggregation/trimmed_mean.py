@@ -45,7 +45,7 @@ class TrimmedMean(Strategy):
 
 
 class Trimming(Accumulator):
-    """Holds on to the updates, since who is extreme is known only when all are here."""
+    """Holds all updates, since the extreme ones are known only when all have arrived."""
 
     def __init__(self, trim: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Backbones, one network a file, and the classifier that federations train.
+"""Backbones, one network per file, and the classifier that federations train.
 
 Parameter names are torchvision's, so its published weight files load. A `Classifier` is a backbone
 with its input normalization inside: plain samples in, wanted-space logits out.

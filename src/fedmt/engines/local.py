@@ -1,8 +1,8 @@
 """The local engine: all centers in one process, on one device.
 
-A round is a function of the state before it: same seed, same weights (to the bit on a CPU with the same
-number of threads). A center's random numbers come from the seed, the round and its name alone, and
-updates are averaged in the order of the names.
+A round is a function of the state before it. The same seed gives the same weights, and bit-identical ones on
+the same type of CPU with the same number of threads. A center's random numbers come only from the seed, the
+round and its name, and updates are averaged in the order of the names.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class LocalEngine:
 
     model: samples [B, ...] as a network sees them to logits [B, K]; its weights are the starting point.
     precision: of the network, see `Trainer`. strategy: how updates are averaged.
-    graphs: train centers side by side, each step as a CUDA graph (`fleet`); None: on a GPU. Without, one
-        center after the other, step by step: the reference.
+    graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
+        centers train one after the other, step by step: the reference for every faster way.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
     """
@@ -104,7 +104,7 @@ class LocalEngine:
         for job, done in self._trained(self._planned(present, before, number, outcomes)):
             outcome = self.site.finish(job, done)
             self._average(job.center, outcome, updates, number)
-            # What is averaged already need not be held on to.
+            # What is already averaged need not be kept.
             outcomes[job.center.name] = replace(outcome, update=None, trained=None)
         kept = dict(before.kept)
         for center in present:
@@ -136,7 +136,7 @@ class LocalEngine:
                 outcome = self.site.finish(job, done)
                 if outcome.trained is None:
                     continue
-                # Its local layers have no center's kept to live in: they are those of the state.
+                # Its local layers are kept in the state itself, not under a center's name.
                 local = {k: v.clone() for k, v in outcome.trained.items() if k in self.site.local}
                 others = self.site.other_heads(None)
                 weights = {**weights, **{k: v for k, v in local.items() if k not in others}}
@@ -155,7 +155,7 @@ class LocalEngine:
     def _planned(
         self, centers: Sequence[Center], before: State, number: int, outcomes: dict[str, Outcome]
     ) -> Iterator[Job]:
-        """The centers' jobs, each planned when it is asked for; who abstains goes into `outcomes` at once."""
+        """The centers' jobs, each planned when it is needed; centers that abstain go to `outcomes`."""
         predictions: Mapping[str, Tensor] = {}
         if self._fleet is not None and self.method.guesses and not self.site.local:
             with self._clock.phase("pseudo_labels"):
@@ -175,7 +175,7 @@ class LocalEngine:
     def _trained(self, jobs: Iterable[Job], phase: str = "train") -> Iterator[tuple[Job, Trained]]:
         """Each job and what became of it, in their order; one by one, or by the fleet side by side.
 
-        What is given must be used before the next is asked for: the model may be the engine's only one.
+        A result must be used before the next is requested: the model may be the engine's only one.
         """
         if self._fleet is None:
             for job in jobs:
@@ -211,7 +211,7 @@ class LocalEngine:
         return {k: updates.counts[k] / max(having[k], 1) for k in updates.counts.keys() & having.keys()}
 
     def _reference_update(self, state: State, absent: Collection[str]) -> tuple[State, float | None]:
-        """Procedure A, then the batch-norm statistics of the model it ends in."""
+        """Procedure A, then the batch-norm statistics of the resulting model."""
         reference, number, schedule = self.federation.reference, state.round, self.method.schedule
         self.trainer.load(state.weights)
         loss, work = None, None
@@ -305,7 +305,7 @@ class LocalEngine:
         """Each center's own model on the samples, by its head for the space."""
         site, head = self.site, self.site.head(space)
         if site.local.issubset(frozenset().union(*site.heads)):
-            # They differ in their last layer alone: the network below is run once.
+            # They differ only in their last layer, so the network below it is run once.
             self.trainer.load(state.weights)
             heads = [self._own_head(state.kept[c], head) for c in centers]
             return self.trainer.predict_by(values, heads)
@@ -327,7 +327,7 @@ class LocalEngine:
     def _apart(self) -> Iterator[None]:
         """Inside, torch's global generators may be seeded; outside, they are as the caller left them.
 
-        With a fleet, what happens beside its training (a center's plan, averaging) goes first on the device.
+        With a fleet, all work but its training (a center's plan, averaging) has priority on the device.
         """
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             if self._urgent is None:

@@ -1,6 +1,6 @@
 """A center's side of a round: what it does with a model it received, and what it sends and keeps.
 
-The same in every engine: the local one calls it in a loop, another on the center's own machine.
+It is the same in every engine: the local one calls it in a loop, Flower's on the center's own machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Record = dict[str, Any]
 class Outcome:
     """What a center's round leaves.
 
-    update: what it sends, trained minus received, and beside it what the strategy asks for, after the
-        transforms; None where the center abstained. trained: the weights it ended in.
+    update: what it sends after the transforms: trained minus received weights, and what the strategy asks
+        for in addition; None where the center abstained. trained: the weights at the end of its training.
     kept: what it remembers.
     """
 
@@ -45,9 +45,10 @@ class Outcome:
 class Job:
     """A center's local training, planned but not done.
 
-    received: the weights it begins with. head: which answers. seed: for a backbone's own dropout. round:
-        its number.
-    keep: what the center remembers of this round; lasting: from round to round, and as it was if this fails.
+    received: the weights it begins with. head: the one that answers. seed: for a backbone's own dropout.
+        round: its number.
+    keep: what the center remembers of this round. lasting: what it keeps from round to round, unchanged if
+        this round fails.
     """
 
     center: Center
@@ -131,7 +132,7 @@ class Site:
         number: int,
         predictions: Tensor | None = None,
     ) -> Job | Outcome:
-        """Pseudo-labels and batches; an outcome at once where the center abstains.
+        """Pseudo-labels and batches; if the center abstains, its outcome instead.
 
         predictions: the received model's, where the engine has them already.
         """
@@ -199,7 +200,7 @@ class Site:
         return Job(center, work, received, head, seed, round=number)
 
     def run(self, job: Job) -> Trained:
-        """Trains, step by step, a copy of what was received; the weights it gives are the model's own."""
+        """Trains a copy of what was received, step by step; the weights it returns are the model's own."""
         self.trainer.load(job.received)
         return self.trainer.train(job.center.values, job.work, job.head, job.seed, job.terms)
 
@@ -217,7 +218,7 @@ class Site:
         control, sent = strategy.controls(
             job.lasting, {k: v for k, v in done.mean_gradient.items() if k in update}
         )
-        # Counters beside the statistics too, for a layer that stays stays whole.
+        # The counters next to the statistics too: a layer that is kept locally is kept complete.
         foreign = self.other_heads(job.work.space)
         own = {k: v.clone() for k, v in trained.items() if k in self.local and k not in foreign}
         if not all_finite((*update.values(), *sent.values(), *own.values())):

@@ -23,7 +23,7 @@ class Evidence:
 
     probabilities: the received model's on the center's samples, [N, K]. labels: its own, int64 [N] in
     0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
-    remembers from the round before, [J, K], if any. rng: the center's random numbers in this round.
+    remembers from the previous round, [J, K], if any. rng: the center's random numbers in this round.
     """
 
     probabilities: Tensor
@@ -37,7 +37,7 @@ class Evidence:
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """matrix: M-hat, [J, K]. filled: bool [K], the columns without evidence, set to 1/J; None where the
-    estimator does not go by evidence."""
+    estimator does not count evidence."""
 
     matrix: Tensor
     filled: Tensor | None
@@ -48,7 +48,7 @@ class Estimator(Named, ABC):
     M-hat."""
 
     trained: ClassVar[bool] = False
-    """Whether M-hat is trained beside the model, by R^p, through `free_parameters` and `matrix_of`."""
+    """Whether M-hat is trained with the model, by R^p, through `free_parameters` and `matrix_of`."""
 
     @abstractmethod
     def estimate(self, evidence: Evidence) -> Estimate:

@@ -1,4 +1,4 @@
-"""Counting, the paper's estimator: how often each label stands beside each confident pseudo-label."""
+"""Counting, the paper's estimator: how often each label occurs with each confident pseudo-label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Counting(Estimator):
 
 
 def counting(probabilities: Tensor, labels: Tensor, num_classes: int, threshold: float) -> Estimate:
-    """How often each label j stands beside the confident pseudo-label k.
+    """How often each label j occurs with the confident pseudo-label k.
 
         M-hat[j, k] = #{i confident: y_i = j, argmax f_i = k} / #{i confident: argmax f_i = k}
 

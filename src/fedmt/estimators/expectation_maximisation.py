@@ -1,4 +1,4 @@
-"""Expectation maximisation: every sample counts for M-hat, not the confident ones alone."""
+"""Expectation maximisation: every sample counts for M-hat, not only the confident ones."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def expectation_maximisation(
 
         E: q_ik ~ f_ik M[y_i, k]        M: M[j, k] ~ sum of q_ik over the samples labelled j
 
-    Started from f itself (the uniform M). Shapes as in `counting`. It climbs the likelihood
-    `sum_i log sum_k f_ik M[y_i, k]` at every iteration.
+    Started from f itself (the uniform M). Shapes as in `counting`. Every iteration increases the
+    likelihood `sum_i log sum_k f_ik M[y_i, k]`.
     """
-    # float64: these are sums over a whole center, done once a round.
+    # float64: these are sums over a whole center, done once per round.
     f = probabilities.double().nan_to_num(0.0, 0.0, 0.0).clamp_min(0)
     f = f / f.sum(1, keepdim=True).clamp_min(torch.finfo(f.dtype).tiny)
     matrix = torch.full((num_classes, f.shape[1]), 1 / num_classes, dtype=f.dtype, device=f.device)

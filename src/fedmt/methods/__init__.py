@@ -1,4 +1,4 @@
-"""The methods, one a file. They say what is computed; engines say how."""
+"""The methods, one per file. They say what is computed; engines say how."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class LocalWork:
     steps: tensors whose first dimension is the step; 'index' [S, ...] says which samples to gather.
     tables: tensors that stay the same for the whole round.
     space: the label space whose head answers, where a model has several; None is the wanted one.
-    trainable: tensors of the center's own that are trained beside the model; the loss finds them in `tables`.
+    trainable: tensors of the center's own that are trained with the model; the loss finds them in `tables`.
     samplewise: names of the tables that have a row for each of the center's samples and are only looked up
         in; an engine may hand the loss longer ones.
     """
@@ -106,16 +106,17 @@ Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
 class Training:
     """How centers train, common to all methods.
 
-    local_epochs, batch_size: at each center, a round. reference_epochs, reference_batch_size: at the
-    reference center (batch 0: a tenth of its samples, from 10 to 250: ten steps an epoch). warmup_epochs: at
-    the reference center before the first round, so that the first pseudo-labels mean something.
+    local_epochs, batch_size: at each center, per round. reference_epochs, reference_batch_size: at the
+    reference center, per round. A batch size of 0 stands for a tenth of its samples, limited to 10 to 250,
+    which makes about ten steps per epoch. warmup_epochs: at the reference center before the first round, so
+    that the first pseudo-labels are informative.
     supervised_views: what training on plain labels sees (the reference center's; every center's in FedTrans
     and FedRep): a 'weak' view of each sample, 'weak+strong', or 'strong+mixed', by L_fix + L_mix as at
     FedMT's centers.
-    participation: share of the centers that is chosen each round. dropouts: how probable it is that a
-    chosen one drops out. weights: every center counts the same in the mean, or by its samples.
-    batch_norm: 'static' pools all centers' statistics, 'static-reference' takes the reference
-    center's alone (then nothing but weights travels), 'running' is ordinary batch norm.
+    participation: share of the centers that is chosen in each round. dropouts: probability that a chosen
+    center drops out. weights: centers count equally in the mean, or by their number of samples.
+    batch_norm: 'static' pools the statistics of all centers, 'static-reference' uses only those of the
+    reference center (then nothing but weights travels), 'running' is ordinary batch norm.
     """
 
     rounds: int = 200
@@ -169,12 +170,12 @@ class Method(Named, ABC):
     schedule: ClassVar[Schedule] = Alternate()
     """Who trains when in a round."""
     guesses: ClassVar[bool] = True
-    """Whether `center_round` reads the received model's predictions; else they are not computed."""
+    """Whether `center_round` reads the received model's predictions; if not, they are not computed."""
     heads: ClassVar[Literal["shared", "kept"] | None] = None
     """Whether the model has a head for every label space: 'shared' by the centers that label in it, or 'kept'
-    at each center, which none ever leaves. None: it has the wanted space's alone."""
+    at each center and never sent. None: the model has one head only, for the wanted space."""
     presets: ClassVar[Presets] = {}
-    """Named settings of whole config tables; what a config says itself goes before them."""
+    """Named settings of whole config tables; the keys that a config sets itself take precedence."""
 
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
     augmentation: Views = field(default_factory=DEFAULT_INPUT.views, metadata=OWN_TABLE)
@@ -336,8 +337,9 @@ PAPER_TRAINING: dict[str, Any] = {
     "weights": "equal",
     "batch_norm": "static",
 }
-"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping, not printed, are SemiFL's (but
-for its reference batch of 10 up to 1000 samples); the warm-up is the first round's reference update."""
+"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping are not printed and
+are SemiFL's, except for its reference batch of 10 up to 1000 samples. The warm-up is the first round's
+reference update."""
 
 PAPER_AGGREGATION: dict[str, Any] = {"name": "fedavgm", "rate": 1.0, "momentum": 0.5}
-"""SemiFL's server momentum, which its code has and the paper builds on."""
+"""SemiFL's server momentum, from the code that the paper builds on."""

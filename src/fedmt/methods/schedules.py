@@ -3,8 +3,8 @@
 By the procedures of Algorithm 1: A is the reference center's training, B the other centers', C averaging.
 
     Alternate    A, then in each round  B, C, A            FedMT, SemiFL
-    Joint        in each round          A beside B, C      FedRep
-    FineTune     in each round          B, C; at last A    FedTrans
+    Joint        in each round          A with B, C        FedRep
+    FineTune     in each round          B, C; finally A    FedTrans
     Alone        A, then in each round  A                  Single
 
 Alternate is the paper's order A, B, C, shifted by its first A (round 0, the warm-up), so that every round
@@ -23,18 +23,18 @@ class Schedule(ABC):
     centers_train: ClassVar[bool] = True
     """Whether the centers take part at all."""
     reference_counts_in_mean: ClassVar[bool] = False
-    """Whether the reference center trains beside the others, from the same model, and counts in the mean."""
+    """Whether the reference center trains with the others, from the same model, and counts in the mean."""
     keeps_shared_model: ClassVar[bool] = False
-    """Whether the model of the mean is kept beside the one that the reference center makes of it."""
+    """Whether the averaged model is kept next to the one that the reference center trains from it."""
 
     @abstractmethod
     def reference_trains_after(self, round: int, rounds: int) -> bool:
-        """Whether the reference center trains the model of the mean in this of `rounds` rounds; 0 is the
-        warm-up, before there is any mean."""
+        """Whether the reference center trains the averaged model in round `round` of `rounds`. Round 0 is
+        the warm-up, before any average exists."""
 
 
 class Alternate(Schedule):
-    """The reference center trains after the mean, and its result is the next model."""
+    """The reference center trains the averaged model, and its result is the next model."""
 
     def reference_trains_after(self, round: int, rounds: int) -> bool:
         return True
@@ -50,7 +50,7 @@ class Joint(Schedule):
 
 
 class FineTune(Schedule):
-    """The reference center trains once, after the last mean, into a model of its own."""
+    """The reference center trains once, after the last round, and its result is a separate model."""
 
     keeps_shared_model: ClassVar[bool] = True
 
@@ -59,6 +59,6 @@ class FineTune(Schedule):
 
 
 class Alone(Alternate):
-    """As alternate, without the centers: nothing is averaged."""
+    """Like `Alternate`, but without the other centers: nothing is averaged."""
 
     centers_train: ClassVar[bool] = False

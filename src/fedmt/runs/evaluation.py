@@ -1,7 +1,7 @@
 """What a run's last model says of the test data, and who took part: the part of a report that needs data.
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
-not. It holds no samples: test labels, probabilities (float16), class names, the centers' sizes and label
+not. It holds no samples, only test labels, probabilities (float16), class names, the centers' sizes and label
 spaces, each known correspondence and each estimate, and the metrics with their intervals.
 """
 
@@ -35,7 +35,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions in one label space. predicted: of the full precision, where float16 may make ties."""
+    """Predictions in one label space. predicted: at full precision, since float16 may make ties."""
 
     space: str
     labels: Numbers
@@ -92,7 +92,7 @@ class Evaluation:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """None where there is no such file, or not one that can be read: a report goes without."""
+    """None where there is no such file, or it cannot be read: a report is then made without it."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts: dict[str, Any] = json.loads(file["facts"].tobytes())
@@ -122,7 +122,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
 
 
 def evaluate(engine: LocalEngine, state: State) -> Evaluation:
-    """The state's predictions on the engine's test data. Several test sets in one space count as one."""
+    """The state's predictions on the engine's test data. Several test sets in one space are pooled."""
     federation = engine.federation
     tested = engine.tested(state)
     tests = []

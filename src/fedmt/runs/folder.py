@@ -1,15 +1,15 @@
-"""The run folder: what a run leaves behind, and from which it goes on after a kill.
+"""The run folder: what a run leaves behind, and what it resumes from after a kill.
 
     config.toml        the resolved config
-    model.json         what the weights need beside them to be used: label spaces, sample shape, centers
-    metrics.jsonl      a line a round
+    model.json         what is needed to use the weights: label spaces, the input, centers
+    metrics.jsonl      one line per round
     checkpoints/       round-000012.safetensors, the last two
     data.json          digests of the data it began with
-    summary.json       when the run is finished; with it
-    evaluation.npz     its predictions on the test data, for reports (`evaluation`)
+    summary.json       written when the run is finished
+    evaluation.npz     written with it: predictions on the test data, for reports (`evaluation`)
 
 Files are replaced atomically. A round's metrics are written before its checkpoint, so that a kill
-between the two costs a line that resuming writes again, never one that is missing.
+between the two leaves a line that resuming writes again, and never a missing one.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: str | Path, config: str) -> RunFolder:
-        """The run in `path`, if it is of the same config; a folder that was killed before its config was
-        written, or is not there, begins anew."""
+        """The run in `path`, if it has the same config. If there is no folder, or the run was killed before
+        its config was written, it begins anew."""
         folder = cls(Path(path))
         if folder.path.exists() and not folder.path.is_dir():
             raise FedmtError(f"{folder.path} is a file; choose another folder by --out.")
@@ -108,7 +108,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """While inside, no other process may run here: two would write over each other.
 
-        The system drops the lock with the process, however that ends.
+        The system releases the lock when the process ends, however it ends.
         """
         if fcntl is None:  # not a POSIX system: there is no such lock
             yield
@@ -123,7 +123,7 @@ class RunFolder:
             yield
 
     def keep_data(self, contents: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Refuses to go on with other data than the run began with: it would end in a model of neither."""
+        """Refuses to resume with other data than the run began with, which would mix both in one model."""
         digests = {name: digest_of(tensors) for name, tensors in contents.items()}
         try:
             before = json.loads(self.data_file.read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ class RunFolder:
         return ""
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The recorded rounds; a last line that a kill cut short is passed over."""
+        """The recorded rounds; a last line that a kill cut short is skipped."""
         if not self.metrics_file.exists():
             return []
         records = []
@@ -206,7 +206,7 @@ class RunFolder:
             old.unlink(missing_ok=True)
 
     def load(self) -> State | None:
-        """The state to go on from, or None if no round was finished."""
+        """The state to resume from, or None if no round was finished."""
         saved = self._saved()
         if not saved:
             return None
@@ -276,7 +276,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns a failure to write into an error that says what is safe and how to go on."""
+    """Turns a failure to write into an error that says what is safe and what to do."""
     try:
         yield
     except OSError as error:

@@ -20,7 +20,7 @@ from fedmt.training.run import Stopped
 
 
 class Live:
-    """A live display of tasks, each with a note; Ctrl-C is taken down as a wish to stop."""
+    """A live display of tasks, each with a note; Ctrl-C is remembered as a request to stop."""
 
     def __init__(self, console: Console, left: TimeRemainingColumn) -> None:
         self.console = console
@@ -64,7 +64,7 @@ class Display(Live):
     def __init__(self, console: Console, title: str, quiet: bool = False) -> None:
         super().__init__(console, TimeRemainingColumn())
         self.title = title
-        self.quiet = quiet  # bar only, no line a round
+        self.quiet = quiet  # only the bar, without one line per round
         self._task = self._progress.add_task(title, total=None, note="reading the data")
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
@@ -125,7 +125,7 @@ def round_line(record: Record, rounds: int) -> str:
 
 
 def _tested(record: Record) -> list[str]:
-    """The headline in each label space; and the balanced accuracy where it is another, as it is where some
+    """The headline in each label space, and the balanced accuracy where it differs, as it does where some
     classes have more test samples than others."""
     first, second = METRICS[HEADLINE], METRICS[EVEN_HANDED]
     found = []
@@ -166,7 +166,7 @@ def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) ->
 def make_console() -> Console:
     """The console for progress and results; wide enough for plain lines when piped.
 
-    Without markup: a center's name or a folder may have brackets in it.
+    Markup is off, since the name of a center or folder may contain brackets.
     """
     width = None if sys.stdout.isatty() else 200
     return Console(width=width, markup=False, highlight=False)

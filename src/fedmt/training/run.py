@@ -35,7 +35,7 @@ from fedmt.tracking import Tracking, tracking
 
 
 class Observer(Protocol):
-    """Who watches a run: a progress display, a test, a notebook. Each call may raise `Stopped`."""
+    """What watches a run: a progress display, a test, a notebook. Each call may raise `Stopped`."""
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None: ...
     def center(self, round: int, name: str) -> None: ...
@@ -56,7 +56,7 @@ class Silent:
 
 
 class Stopped(BaseException):
-    """The user asked to stop; every finished round is saved. As KeyboardInterrupt, no `Exception`."""
+    """The user asked to stop; every finished round is saved. Like KeyboardInterrupt, it is no `Exception`."""
 
 
 def run(
@@ -64,8 +64,8 @@ def run(
 ) -> dict[str, Any]:
     """Runs `config` in the folder `out` and returns its summary.
 
-    With `resume` a run that was stopped or killed goes on from its last finished round, to the same
-    weights; a finished one is left as it is.
+    With `resume`, a run that was stopped or killed continues from its last finished round and ends with the
+    same weights; a finished one is left as it is.
     """
     device = pick_device(config.device)
     if not resume:
@@ -170,7 +170,7 @@ def build_engine(config: Config, federation: Federation, device: torch.device) -
 
 
 def _write_round(folder: RunFolder, state: State, record: Record, begin: float) -> None:
-    """A round's metrics, if its weights are numbers."""
+    """Writes the metrics of a round, if its weights are finite."""
     record["seconds"]["total"] = round(time.perf_counter() - begin, 4)
     broken = [k for k, v in state.weights.items() if not bool(v.isfinite().all())]
     if broken:
@@ -182,7 +182,7 @@ def _write_round(folder: RunFolder, state: State, record: Record, begin: float) 
 
 
 def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
-    """The headline is the last round's; the best of any round is beside it, marked as such."""
+    """The headline is that of the last round; the best of any round is next to it, marked as such."""
     if not metrics:
         raise FedmtError("The run is finished, but its metrics.jsonl is empty; begin anew in another --out.")
     last = metrics[-1]

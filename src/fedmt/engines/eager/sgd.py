@@ -6,8 +6,8 @@ Every other version is an optimization of `sgd_step` and is tested against it (t
     flat.update         on the parts of such a vector, rate on the device  worker.py, side by side
     triton_sgd.update   the same as one kernel                             worker.py, on CUDA
 
-Ours instead of `torch.optim.SGD` and `clip_grad_norm_` for speed alone: those walk over the parameters
-one by one, which for a small network cost 4% of a step on a CPU. In a `FlatSGD` all parameters, and all
+It replaces `torch.optim.SGD` and `clip_grad_norm_` only for speed: these visit the parameters one by one,
+which took 4% of a step of a small network on a CPU. In a `FlatSGD` all parameters, and all
 gradients, are views of one vector each, and a step is a handful of operations whatever the number of layers.
 """
 
@@ -51,7 +51,7 @@ def sgd_step(
         v <- momentum * v + g
         w <- w - rate * (g + momentum * v  if nesterov else  v)
 
-    Without correction (SCAFFOLD) and mu (FedProx) it is as torch does it. All tensors have one shape and
+    Without correction (SCAFFOLD) and mu (FedProx) it equals torch's. All tensors have one shape and
     type, and none is changed. clip: 0 is none. norm: |g|, where the gradient is a part of a longer one.
     proximal, anchor: mu and w_0.
     """
@@ -99,10 +99,10 @@ class FlatSGD:
     def restart(
         self, proximal: float = 0.0, correction: Mapping[str, Tensor] | None = None, measure: bool = False
     ) -> None:
-        """Forgets the momentum: every center begins a round without. Then the strategy's terms:
+        """Forgets the momentum, since every center begins a round without it, and sets the strategy's terms.
 
         proximal: mu, with the present weights for w_0. correction: by parameter, 0 where there is none.
-        measure: sum the clipped gradients up, for `mean_gradient`.
+        measure: whether to sum the clipped gradients, for `mean_gradient`.
         """
         self.velocity.zero_()
         self._proximal = proximal
@@ -123,7 +123,7 @@ class FlatSGD:
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float, nesterov: bool, weight_decay: float, clip: float) -> None:
-        """`sgd_step` with the gradient that backward has accumulated, which is then zero again."""
+        """`sgd_step` with the gradient that backward has accumulated, which is then reset to zero."""
         gradient, velocity = self.gradient, self.velocity
         if clip > 0:
             gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_max(1.0))

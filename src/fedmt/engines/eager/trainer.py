@@ -23,8 +23,8 @@ from fedmt.methods.base import LocalWork, Tensors, Training
 Precision = Literal["auto", "float32", "bfloat16"]
 
 STATISTICS_SAMPLES = 1000
-"""Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: with
-every round, a pass over all of them would cost as much as pseudo-labels do."""
+"""Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: in
+each round, a pass over all of them would take as long as the pseudo-labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class Trained:
 
 
 class Trainer:
-    """precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' means it: it switches
-    the process's TF32 convolutions off."""
+    """precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' also switches
+    off TF32 convolutions, in the whole process."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Trainer:
         )
 
     def _steps_at_once(self, samples: Tensor, steps: Tensors) -> int:
-        """How many steps' views to make together: as many as have about a million values."""
+        """Number of steps whose views are made together: those with about a million values in all."""
         values = steps["index"][0].numel() * samples[0].numel()
         return max(1, (1 << 20) // values)
 
@@ -160,8 +160,8 @@ class Trainer:
 
     @torch.no_grad()
     def predict_by(self, samples: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
-        """Probabilities by each of several heads (`weight`, `bias`) put on the loaded network, which is
-        run once for all of them."""
+        """Probabilities by each of several heads (`weight`, `bias`) on top of the loaded network, which
+        is run once for all of them."""
         assert self._heads is not None
         features: list[Tensor] = []
         hook = self._heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float()))
@@ -189,6 +189,6 @@ class Trainer:
         """Un-augmented samples as a network sees them, in batches of about half a million places of them
         (more on a GPU)."""
         size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
-        # Of about equal size: a batch of a few left over would have statistics of its own kind.
+        # Batches of about equal size, since a small last one would have statistics unlike the others.
         for batch in samples.tensor_split(math.ceil(len(samples) / size)):
             yield self.input.plain(batch.to(self.device))

@@ -2,7 +2,7 @@
 
     flwr run app hospitals --run-config 'federation="/…/federation.toml" out="/…/runs/first"'
 
-A folder that holds a run is gone on with, from its last finished round: whoever was killed starts it again.
+A run in the folder is resumed from its last finished round, so after a kill the same command starts it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs, and logs what happens; a mistake ends in its message."""
+    """Runs, and logs what happens; a user's mistake ends with its message."""
     given = {key: str(context.run_config.get(key) or "") for key in ("federation", "out")}
     missing = [key for key, value in given.items() if not value]
     if missing:
@@ -70,7 +70,7 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
 
 
 class Log:
-    """An observer that calls the roll when the run folder is open, then writes a line a round to the log."""
+    """An observer that calls the roll when the run folder is open, then logs one line per round."""
 
     def __init__(self, out: Path) -> None:
         self.out = out

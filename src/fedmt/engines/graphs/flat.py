@@ -1,9 +1,9 @@
 """A model whose parameters, gradients and momentum lie in a few long vectors, for steps without the host.
 
 It takes the step of `sgd.sgd_step` in a form that can be captured: the rate is on the device, and what a step
-reads and writes never moves. In bfloat16 the weights that autocast would cast anew in every step have
-twins in that type, which the network uses; the update writes both. So a step has no casts of weights, its
-gradients are half as long, and the update passes over memory once: for a small batch, most of its time.
+reads and writes never moves. In bfloat16 the weights that autocast would cast again in every step have
+twins in that type, which the network uses; the update writes both. So a step casts no weights, its gradients
+take half the memory, and the update passes over memory once. For a small batch, this is most of its time.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ class FlatModel:
 
     @torch.no_grad()
     def update(self, rate: Tensor, training: Training, proximal: float, correct: bool, measure: bool) -> None:
-        """One step: see `sgd.sgd_step`. rate: float32 scalar on the device; which of the terms to heed."""
+        """One step: see `sgd.sgd_step`.
+
+        rate: float32 scalar on the device. proximal, correct, measure: the strategy's terms to apply.
+        """
         cut = len(self.twins)
         terms = (
             self.anchor if proximal > 0 else None,

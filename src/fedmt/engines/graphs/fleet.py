@@ -1,8 +1,8 @@
 """Many centers at once: a fixed number of workers, each with a model and a stream of its own.
 
 Centers are dealt to the workers in their order, and a worker takes the next as soon as its last steps are
-launched; the device then has more than one small step to fill itself with. Memory holds as many models as
-there are workers, however many centers there are. Nothing depends on who is ready first: a center's random
+launched, so that the device has more than one small step to work on. Memory holds as many models as there
+are workers, however many centers there are. Nothing depends on which center is ready first: a center's random
 numbers are its own, and results are handed back in the order of the jobs.
 """
 
@@ -27,7 +27,7 @@ WORKERS = 10
 """At most. More streams did not make an H200 faster (docs/performance.md)."""
 
 CHECKED_STEPS = 2
-"""How many of a job's first steps a capture is compared in."""
+"""Number of a job's first steps in which a capture is compared."""
 
 PREDICT_AT_ONCE = 8192
 """Samples of several centers that are predicted together."""
@@ -45,10 +45,10 @@ class Fleet:
         self._checks: dict[object, Sequence[Check]] = {}
         self._base: Base | None = None
         self.eager = ""
-        """Why steps are not captured any more, if so."""
+        """Why steps are no longer captured; empty while they are."""
 
     def train(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Trained]]:
-        """Each job and what became of it, in their order."""
+        """Each job with its result, in the order of the jobs."""
         coming = iter(jobs)
         under_way: deque[UnderWay] = deque()
         ended = False
@@ -69,7 +69,7 @@ class Fleet:
                 if self.eager and slow is None and not ended and all(w.idle for w in self._workers):
                     slow = next(coming, None)
                     ended = slow is None
-                # Wait for a result only when no worker is kept waiting by that.
+                # Wait for a result only when this keeps no worker waiting.
                 spare = 2 * len(self._workers)
                 while under_way and (
                     len(under_way) > spare
@@ -89,7 +89,7 @@ class Fleet:
                     return
         finally:
             if under_way and self._trainer.device.type == "cuda":
-                torch.cuda.synchronize(self._trainer.device)  # what steps still read must not be freed
+                torch.cuda.synchronize(self._trainer.device)  # what running steps read must not be freed
             for worker in self._workers:
                 worker.drop()
             self._checks = {}  # they hold a round's weights
@@ -144,7 +144,7 @@ class Fleet:
         return self._checks[key]
 
     def _base_of(self, worker: Worker, job: Job) -> Base:
-        """The job's weights as a vector; the same for all centers of a round but for their own layers."""
+        """The job's weights as a vector; the same for all centers of a round except for their own layers."""
         base = self._base
         if base is None or not _mostly(job.received, base.weights):
             base = self._base = Base(job.received, worker.flat.packed(job.received))
@@ -167,8 +167,8 @@ def _mostly(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def assemble(
     reference: Center, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
 ) -> Fleet | None:
-    """A fleet for a reference center and the centers that train beside it, with one worker per center up to
-    `WORKERS`; without any, one worker serves the reference center.
+    """A fleet for a reference center and the other centers that train here, with one worker per center up to
+    `WORKERS`; without other centers, one worker serves the reference center.
 
     Their samples are placed together (`device.place`); None where they are not on the device.
     """

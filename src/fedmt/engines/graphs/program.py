@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 CHUNK_VALUES = 1 << 23
 CHUNK_STEPS = 64
-"""How many steps' views are made at once: about 8 million values, at most 64 steps."""
+"""Number of steps whose views are made at once: about 8 million values, at most 64 steps."""
 
 
 class Uncapturable(Exception):
-    """A work or a model that cannot be replayed; why."""
+    """Work or a model that cannot be replayed; the message says why."""
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class UnderWay:
 
 
 class Program:
-    """Slots and functions of one shape of work. chunk: how many steps' views are made at once."""
+    """Slots and functions of one shape of work. chunk: number of steps whose views are made at once."""
 
     def __init__(self, worker: Worker, job: Job) -> None:
         self.worker, self.head = worker, job.head
@@ -138,7 +138,7 @@ class Program:
             self.position.add_(1)
 
     def capture(self) -> None:
-        """Captures both functions; the slots must hold a job, which is spoilt. Raises `Uncapturable`."""
+        """Captures both functions; the slots must hold a job, which is overwritten. Raises `Uncapturable`."""
         device = self.worker.device
         random = torch.cuda.get_rng_state(device)
         try:
@@ -184,7 +184,7 @@ class Program:
 
 
 class _Row(Mapping[str, Tensor]):
-    """One step's inputs: each is looked up when the loss asks for it, for most belong to the views."""
+    """One step's inputs: each is looked up when the loss reads it, since most belong to the views."""
 
     def __init__(self, steps: Mapping[str, Tensor], position: Tensor) -> None:
         self._steps, self._position = steps, position
@@ -200,7 +200,7 @@ class _Row(Mapping[str, Tensor]):
 
 
 def corrects(job: Job) -> bool:
-    """Whether gradients are corrected. Where they are measured, too: they will be from the next round on."""
+    """Whether gradients are corrected, or measured, since then they are corrected from the next round on."""
     return bool(job.terms.correction) or job.terms.measure
 
 

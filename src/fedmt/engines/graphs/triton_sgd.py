@@ -1,5 +1,6 @@
-"""`sgd.sgd_step` as one kernel: it reads and writes every vector once, where the operations of `flat.update`
-pass over them a dozen times. Triton comes with torch for CUDA on Linux; without it the engine uses those.
+"""`sgd.sgd_step` as one kernel: it reads and writes every vector once, while the operations of `flat.update`
+pass over them a dozen times. Triton comes with torch for CUDA on Linux; without it the engine uses
+`flat.update`.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def update(
     correction: Tensor | None,
     total: Tensor | None,
 ) -> None:
-    """As `flat.update`."""
+    """Like `flat.update`."""
     grid = (triton.cdiv(len(weights), BLOCK),)
     _update[grid](
         weights, velocity, gradient, twins, norms, rate, anchor, correction, total,

@@ -1,6 +1,6 @@
 """A worker: one model that trains one center after another, each step a replay of what was captured once.
 
-It fills the slots of a `Program` with a center's data, launches the steps, and copies what came out.
+It fills the slots of a `Program` with a center's data, launches the steps, and copies the results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, correc
 from fedmt.engines.site import Job
 
 PROGRAMS = 16
-"""How many shapes of work a worker remembers. They share the memory of their steps, but not their slots."""
+"""Number of shapes of work that a worker remembers. They share the memory of their steps, not their slots."""
 
 
 class Worker:
@@ -59,7 +59,7 @@ class Worker:
     # -- one job ----------------------------------------------------------------------------------
 
     def begin(self, job: Job, base: Base, check: Callable[[], Sequence[Check]] | None = None) -> UnderWay:
-        """Takes a job on. check: gives what a new capture is compared with."""
+        """Begins a job. check: returns what a new capture is compared with."""
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None:
@@ -75,7 +75,7 @@ class Worker:
         return self._now
 
     def launch(self) -> None:
-        """Sends the next chunk of steps on its way, and after the last of them what is to be handed back."""
+        """Launches the next chunk of steps and, after the last of them, the copies of the results."""
         now = self._now
         if now is None:
             return
@@ -147,7 +147,7 @@ class Worker:
             flat.total.zero_()
 
     def _snapshot(self, now: UnderWay) -> None:
-        """Copies of what came out, since the next job may begin at once."""
+        """Copies the results, since the next job may begin at once."""
         program, flat = now.program, self.flat
         assert program.sums is not None
         weights = now.found["all weights"] = flat.weights.clone()
