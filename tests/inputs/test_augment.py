@@ -95,7 +95,7 @@ def test_weak_is_flip_then_reflected_crop(
 
 
 def test_weak_reaches_every_shift_evenly() -> None:
-    """Of 2 * reach + 1 shifts each way, each has its share; the ends are not cut short."""
+    """Of 2 * reach + 1 shifts each way, each occurs equally often; the ends are not cut short."""
     image = torch.arange(16, dtype=torch.uint8).view(1, 1, 1, 16)
     numbers = torch.full((1000, WEAK_NUMBERS), 0.2)
     numbers[:, 2] = torch.arange(1000) / 1000
@@ -175,7 +175,7 @@ def test_a_view_depends_on_its_own_image_and_numbers_alone(seed: int, size: tupl
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_cpu_and_a_gpu_choose_alike(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation on its samples, as on a CPU, and on all of them, as on a GPU: the same to the bit."""
+    """Each operation on its samples, as on a CPU, and on all of them, as on a GPU: bit-identical."""
     images = torch.rand(300, channels, 12, 12, generator=torch.Generator().manual_seed(3))
     options = Augmentation(count=3)
     numbers = torch.rand(300, options.strong_numbers, generator=torch.Generator().manual_seed(4))
@@ -186,7 +186,7 @@ def test_a_cpu_and_a_gpu_choose_alike(channels: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", PHOTOMETRIC)
 def test_a_sample_that_is_alone_with_its_operation_gets_the_same_bits(name: str) -> None:
-    """Sharpness rounded otherwise for one image than for two; a later posterize moved pixels by a step."""
+    """Sharpness rounded differently for one image than for two; a later posterize moved pixels by a step."""
     images = torch.rand(9, 1, 28, 28, generator=torch.Generator().manual_seed(5))
     options = Augmentation(operations=(name,), count=1, cutout=0)
     numbers = torch.rand(9, options.strong_numbers, generator=torch.Generator().manual_seed(6))

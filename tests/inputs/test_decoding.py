@@ -125,7 +125,7 @@ def test_unreadable_file_is_named_with_its_place(tmp_path: Path, damage: str) ->
 
 
 def broken(path: Path, size: tuple[int, int] = (60, 80)) -> Path:
-    """Its header is whole, its end is missing."""
+    """Its header is complete, but its end is missing."""
     whole = write(path, *size).read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     return path

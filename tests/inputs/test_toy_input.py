@@ -1,4 +1,4 @@
-"""Another input takes one file: a toy of thirty lines goes through every room of the house, unchanged."""
+"""Another input takes one file: a short toy input goes through the whole library without another change."""
 
 import json
 import shutil

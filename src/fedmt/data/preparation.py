@@ -180,7 +180,7 @@ def check_limits(at_most: Mapping[str, int], space: LabelSpace) -> None:
 
 
 def sample_down(data: Selection, wanted: str, at_most: Mapping[str, int], seed: int) -> Selection:
-    """Of each class in `at_most` no more than so many samples, at random."""
+    """At most the given number of samples of each class in `at_most`, at random."""
     rng = default_rng([seed, _DOWN])
     truth = data.labels[wanted].numpy()
     chosen = np.ones(len(data), dtype=bool)

@@ -69,11 +69,11 @@ class BenchmarkSpec(Section):
     split: 'iid', or 'non-iid' with `gamma`. samples: at each center (none: as many as there are).
     At the reference center, one of: per_class, samples of each class; reference_share, of each class.
 
-    test_per_class: so many samples of each class of `data` are the test set, set aside before all else.
-    test_samples: at most so many test samples, balanced over the classes.
+    test_per_class: number of samples of each class of `data` that are set aside first, as the test set.
+    test_samples: the largest number of test samples, balanced over the classes.
     at_most: classes sampled down. augment_to: pairs (below, to); a class of fewer than `below` training
     samples is filled up to `to` with augmented copies, by the first pair that fits.
-    subset: only the first so many classes of the first other space, and what occurs with them.
+    subset: number of first classes of the first other space to use, with what occurs with them.
     """
 
     data: SourceSpec

@@ -1,4 +1,4 @@
-"""What a federation is between two rounds. With it and the config, a run goes on exactly."""
+"""What a federation is between two rounds. With it and the config, a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class State:
 
     weights: the model after the reference center's update, batch-norm statistics included. What does not
         travel (a strategy's or a method's local layers) is the reference center's own here.
-    server: what the coordinating site remembers beside it, by `kind:name` (momentum, control variates, the
+    server: what the coordinating site remembers in addition, by `kind:name` (momentum, control variates, the
         shared model where the reference center has one of its own).
     kept: what each center remembers, by center name (M-hat; under `weights:` its local layers).
     """
