@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# As many workers as there are cores. A file's tests stay together, since they share what is expensive.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# One worker more than there are cores, since tests of Flower's processes wait more than they compute. A file's
+# tests stay together: they share what is expensive.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 1 )))
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # What `make check` compares the working tree with.
 SINCE ?= main
 
