@@ -38,13 +38,16 @@ from random_federation import engine, images_a_round, random_federation
 
 from fedmt.backbones import Classifier
 from fedmt.backbones.resnet import resnet18
+from fedmt.inputs.images import per_channel
 
 
 def ceiling(batch: int = 3000) -> float:
     """Images a second of a graphed forward and backward."""
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    model = Classifier(resnet18(100, 3, max_pool=False), [0.5] * 3, [0.25] * 3).to(device)
+    model = Classifier(resnet18(100, 3, max_pool=False), per_channel([0.5] * 3), per_channel([0.25] * 3)).to(
+        device
+    )
     model = model.to(memory_format=torch.channels_last).train()
     images = torch.rand(batch, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
     target = torch.randint(100, (batch,), device=device)

@@ -10,6 +10,7 @@ from fedmt import Center, Correspondence, Federation, LabelSpace
 from fedmt.backbones import Classifier
 from fedmt.backbones.resnet import resnet18
 from fedmt.engines.local import LocalEngine
+from fedmt.inputs.images import per_channel
 from fedmt.methods import FedMT, Training
 
 warnings.simplefilter("error")  # a benchmark that has fallen back to the step-by-step engine measures nothing
@@ -51,7 +52,7 @@ def engine(federation: Federation, batch: int, graphs: bool, epochs: int = 5, se
         warmup_epochs=1, learning_rate=0.03, clip=1.0,
     )  # fmt: skip
     torch.manual_seed(seed)
-    model = Classifier(resnet18(FINE, 3, max_pool=False), [0.5] * 3, [0.25] * 3)
+    model = Classifier(resnet18(FINE, 3, max_pool=False), per_channel([0.5] * 3), per_channel([0.25] * 3))
     method = FedMT(training, xi=0.0, soft=False, projection="all")
     return LocalEngine(federation, method, model, seed, torch.device("cuda"), graphs=graphs)
 
