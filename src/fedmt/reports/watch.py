@@ -185,7 +185,8 @@ def watch(path: Path, port: int, console: Console) -> None:
         finally:
             signal.signal(signal.SIGINT, previous)
             stop.set()
-            thread.join(timeout=1)
+            if thread.ident is not None:  # Ctrl-C may come before it starts
+                thread.join(timeout=1)
     if thread.is_alive():
         # It is computing metrics. Python would end by tearing torch down under it, which aborts the process.
         sys.stdout.flush()
