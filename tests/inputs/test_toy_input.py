@@ -88,6 +88,8 @@ def test_a_run_and_what_is_made_of_it(config, tmp_path: Path, command, top: str,
     assert model.predict(points, "pair").argmax(1).tolist() == [0, 1]
     with pytest.raises(FedmtError, match="points of shape"):
         model.predict(np.zeros((2, 3), dtype=np.float32))
+    status, _, said = command("predict", tmp_path / "run", path)
+    assert status == 2 and "`fedmt predict` cannot read points from files" in said
     report([tmp_path / "run"], tmp_path / "report.html", with_images=True)
     assert command("run", path, "--out", tmp_path / "run", "--resume")[0] == 0
     status, said, _ = command("export", tmp_path / "run", "--safetensors", tmp_path / "toy.safetensors")

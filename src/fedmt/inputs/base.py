@@ -183,8 +183,11 @@ class Input(Named, ABC):
 
     def find(self, paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
         """The samples that `fedmt predict` is asked about; what is passed over is told in `notes`."""
-        raise FedmtError(f"`fedmt predict` cannot read {self.word}s from files; use fedmt.load in Python.")
+        raise self._no_files()
 
     def read(self, items: Sequence[Item]) -> Iterator[Batch]:
         """All items that `find` has found, one batch at a time."""
-        raise NotImplementedError
+        raise self._no_files()
+
+    def _no_files(self) -> FedmtError:
+        return FedmtError(f"`fedmt predict` cannot read {self.word}s from files; use fedmt.load in Python.")
