@@ -1,4 +1,4 @@
-"""Another input takes one file: a short toy input goes through the whole library without another change."""
+"""Another input is a file of its own: a toy of thirty lines is trained, reported, asked and exported."""
 
 import json
 import shutil
