@@ -133,6 +133,38 @@ def test_probabilities_that_rounding_left_above_one_are_not_taken_for_logits():
         assert torch.equal(METRICS[name].by_class(over, labels), METRICS[name].by_class(exact, labels))
 
 
+@pytest.mark.filterwarnings("ignore:No (positive|negative) samples in targets:UserWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_torchmetrics(case):
+    """A well-kept library, which takes a second to import and ranks one test set at a time."""
+    from torchmetrics.functional import classification as theirs
+
+    probabilities, labels = CASES[case]
+    guesses, classes = probabilities.argmax(1), probabilities.shape[1]
+    found = {name: m.function(probabilities, labels).item() for name, m in METRICS.items() if m.function}
+    expected = {
+        "accuracy": theirs.multiclass_accuracy(guesses, labels, classes, average="micro").item(),
+        "macro_f1": theirs.multiclass_f1_score(guesses, labels, classes, average="macro").item(),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    tp, fp, tn, fn, _ = theirs.multiclass_stat_scores(guesses, labels, classes, average=None).unbind(1)
+    by_class = {
+        "precision": tp / (tp + fp),
+        "sensitivity": tp / (tp + fn),
+        "specificity": tn / (tn + fp),
+        "auroc": theirs.multiclass_auroc(probabilities, labels, classes, average=None),
+        "average_precision": theirs.multiclass_average_precision(
+            probabilities, labels, classes, average=None
+        ),
+    }
+    judged = torch.tensor([0 < int((labels == k).sum()) < len(labels) for k in range(classes)])
+    for name, values_by_class in by_class.items():
+        if name in ("auroc", "average_precision"):  # theirs has a number where there is nothing to rank
+            values_by_class = torch.where(judged, values_by_class, torch.nan)
+        ours = METRICS[name].by_class(probabilities, labels)
+        assert ours.tolist() == pytest.approx(values_by_class.tolist(), abs=1e-6, nan_ok=True), name
+
+
 def test_calibration_error_is_guo_s_and_torchmetrics_except_at_confidence_one():
     from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -176,7 +208,7 @@ def test_weights_are_those_of_resamples_and_always_the_same():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_weighted_sample_counts_as_a_repeated_one(seed):
-    """What intervals compute from weights is what the metric, by torchmetrics, is on the resample itself."""
+    """What intervals compute from weights is what the metric is on the resample itself."""
     probabilities, labels = made_up(60, 4, seed)
     weights = torch.cat(list(drawn_weights(60, 4, torch.device("cpu"))))[:5]
     for row in weights:
