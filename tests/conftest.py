@@ -5,9 +5,13 @@ for each other cost more than they give.
 """
 
 import os
+import shlex
+import subprocess
 import sys
+import tempfile
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +239,23 @@ def command(
         return int(stop.value.code or 0), out, err
 
     return command
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Path]:
+    """A folder with a `fedmt` and a `python-c CODE` that begin with everything imported (warm.py)."""
+    program = Path(__file__).with_name("warm.py")
+    with tempfile.TemporaryDirectory(prefix="fedmt-") as name:  # a socket's path has to be short
+        folder, path = Path(name), Path(name) / "socket"
+        client = shlex.join([sys.executable, "-IS", str(program), "call", str(path)])
+        for called, word in {"fedmt": "fedmt", "python-c": "python"}.items():
+            (folder / called).write_text(f'#!/bin/sh\nexec {client} {word} "$@"\n')
+            (folder / called).chmod(0o755)
+        server = subprocess.Popen([sys.executable, str(program), "serve", str(path)], stdin=subprocess.PIPE)
+        assert server.stdin is not None
+        while not path.exists():
+            assert server.poll() is None, "the warm server ended"
+            time.sleep(0.02)
+        yield folder
+        server.stdin.close()
+        server.wait(10)

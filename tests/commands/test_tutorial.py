@@ -28,13 +28,12 @@ def blocks() -> list[tuple[str, str]]:
     return BLOCK.findall(PAGE.read_text(encoding="utf-8"))
 
 
-def execute(language: str, code: str, folder: Path) -> str:
-    """What a block prints. `fedmt` is the one of this Python."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+def execute(language: str, code: str, folder: Path, warm: Path) -> str:
+    """What a block prints. `fedmt` is the one of this Python, whose imports have happened before."""
+    path = os.pathsep.join([str(warm), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = (
-        [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
-    )
+    shell = ["bash", "-euo", "pipefail", "-c"]
+    command = [*([str(warm / "python-c")] if language == "python" else shell), code]
     done = subprocess.run(
         command,
         cwd=folder,
@@ -54,7 +53,7 @@ def plain(line: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, str]]]:
+def followed(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> tuple[Path, list[tuple[str, str]]]:
     """The folder in which the page was followed; each `text` block with what was printed in its place."""
     folder = tmp_path_factory.mktemp("tutorial")
     printed, promised = "", []
@@ -62,7 +61,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple
         if language == "text":
             promised.append((code, printed))
         else:
-            printed = execute(language, code, folder)
+            printed = execute(language, code, folder, warm)
     return folder, promised
 
 

@@ -1,7 +1,8 @@
 """Every command of README.md and docs/ is executed, and every config in them read.
 
 Each page has a folder of its own in which its blocks run one after the other, in a shell, as a reader would
-run them. What a block needs beyond what is shown stands in a comment before it, which readers do not see:
+run them. Only the imports have happened before (`warm`), except on the pages in COLD and where a command
+serves. What a block needs beyond what is shown stands in a comment before it, which readers do not see:
 
     <!-- test: setup NAME -->          data for the page, made by one of SETUPS in conftest.py
     <!-- test: fedmt COMMAND ARGS -->  arguments added to that command in the block: fewer rounds, say
@@ -58,6 +59,8 @@ PAGES = [
 ]
 ELSEWHERE = {"docs/tutorial.md": "tests/commands/test_tutorial.py"}
 """Pages that a test of their own follows and compares with what is printed; here they are read only."""
+COLD = ("docs/tracking.md",)
+"""Pages that are run with the installed program, from its first import on."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
 """What a reader has beside their own files."""
 BASE = "experiments/base/fashion_mnist.toml"
@@ -198,20 +201,21 @@ def fedmt_options(command: str | None = None) -> set[str]:
 # -- what is executed ----------------------------------------------------------------------------------------
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, warm: Path | None = None) -> dict[str, str]:
     """Of a reader who has fedmt installed; nothing outside the page's folder is written."""
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join(programs if warm is None else [str(warm), *programs]),
         "HOME": str(folder),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "160",
     }
 
 
-def execute(block: Block, folder: Path) -> None:
+def execute(block: Block, folder: Path, warm: Path | None) -> None:
     if block.language == "python":
-        start = [sys.executable, "-c", block.text]
+        start = [sys.executable, "-c", block.text] if warm is None else [str(warm / "python-c"), block.text]
     else:
         text = block.text
         if block.language == "console":  # what is typed begins with $; the rest is what was printed
@@ -222,7 +226,12 @@ def execute(block: Block, folder: Path) -> None:
         start_and_interrupt(start, folder, until)
         return
     done = subprocess.run(
-        start, cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        start,
+        cwd=folder,
+        env=environment(folder, warm),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     if done.returncode != 0:
         raise AssertionError(f"status {done.returncode} of\n{block.text}\n{done.stdout}{done.stderr}")
@@ -322,11 +331,11 @@ def merged(base: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_page(page: str, tmp_path: Path, setups: Setups) -> None:
-    run_page(page, (ROOT / page).read_text(), tmp_path, setups)
+def test_every_block_of_a_page(page: str, tmp_path: Path, setups: Setups, warm: Path) -> None:
+    run_page(page, (ROOT / page).read_text(), tmp_path, setups, None if page in COLD else warm)
 
 
-def run_page(page: str, text: str, folder: Path, setups: Setups) -> None:
+def run_page(page: str, text: str, folder: Path, setups: Setups, warm: Path | None = None) -> None:
     for name in CLONE:
         (folder / name).symlink_to(ROOT / name)
     kept = []
@@ -353,7 +362,7 @@ def run_page(page: str, text: str, folder: Path, setups: Setups) -> None:
                 elif block.language == "python":
                     compile(block.text, block.where, "exec")
             elif block.language in (*SHELL, "python"):
-                execute(block, folder)
+                execute(block, folder, warm)
             elif block.language == "toml":
                 check_piece(block, folder)
             else:
@@ -409,7 +418,7 @@ BROKEN = {
     "a make target": SKIP + "```bash\nmake quickstrat\n```",
     "a key of a piece of TOML": "```toml\n[training]\nround = 3\n```",
     "a value": '```toml\n[method]\nname = "fedmt"\nestimator = "counts"\n```',
-    "a name in Python": "```python\nfrom fedmt.core.losses import fixed_loss\n```",
+    "a name in Python": "```python\nfrom fedmt.core.errors import FedmtErorr\n```",
     "a mark": "<!-- test: skp: hours -->\n```bash\nfedmt --version\n```",
     "an end": "```bash\nfedmt --version\n",
     "a block that says not what it is": "```\nfedmt --version\n```",

@@ -1,0 +1,111 @@
+"""A warm Python: `fedmt` and `python` without the seconds that importing torch takes.
+
+    python warm.py serve SOCKET            imports fedmt once, then forks for each command that comes
+    python -IS warm.py call SOCKET fedmt …      a client of it, which stands in for the program of that name
+    python -IS warm.py call SOCKET python CODE
+
+Each command is a process of its own, with the client's folder, environment and open files, and the client
+ends with its status. So a shell cannot tell the difference; only the imports have happened before. The server
+ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+
+def call(path: str, arguments: list[str]) -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.connect(path)
+        command = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+        socket.send_fds(server, [json.dumps(command).encode()], [0, 1, 2])
+        status = int(server.recv(16))
+    return status if status >= 0 else 128 - status
+
+
+def serve(path: str) -> None:
+    import importlib
+    import select
+
+    del sys.path[0]  # this folder
+    for name in ("commands.cli", "commands.predicting", "training.run", "reports.report", "models.loaded"):
+        importlib.import_module(f"fedmt.{name}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(path)
+        listening.listen()
+        answering: set[int] = set()
+        while True:
+            ready, _, _ = select.select([listening, sys.stdin], [], [])
+            answering -= {pid for pid in answering if os.waitpid(pid, os.WNOHANG)[0]}
+            if sys.stdin in ready:  # its other end was closed
+                break
+            client, _ = listening.accept()
+            with client:
+                pid = os.fork()
+                if pid == 0:
+                    listening.close()
+                    answer(client)
+                answering.add(pid)
+    for pid in answering:
+        os.waitpid(pid, 0)
+
+
+def answer(client: socket.socket) -> None:
+    """In a process of its own: starts the command, waits for it and tells the client its status."""
+    message, files, _, _ = socket.recv_fds(client, 1 << 20, 3)
+    command = os.fork()
+    if command == 0:
+        client.close()
+        become(files, **json.loads(message))
+    for file in files:
+        os.close(file)
+    _, status = os.waitpid(command, 0)
+    client.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def become(files: list[int], arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+    import atexit
+    import traceback
+    import types
+
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    # No file: a process that this one spawns has no program to import again.
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    status: object = None
+    try:
+        if arguments[0] == "python":
+            sys.argv, sys.path[:0] = ["-c", *arguments[2:]], [""]
+            exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+        else:
+            from fedmt.commands import cli
+
+            sys.argv = arguments
+            cli.main()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    if not isinstance(status, int | None):
+        print(status, file=sys.stderr)
+        status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    else:
+        sys.exit(call(sys.argv[2], sys.argv[3:]))
