@@ -637,12 +637,12 @@ cli.main()
 
 
 @pytest.mark.slow
-def test_a_full_disk(invoke, folder):
+def test_a_full_disk(invoke, folder, warm):
     """A real write that fails (EFBIG, since a test cannot fill the disk) in the third checkpoint."""
     config, out = folder / "federation.toml", folder / "run"
     arguments = ["run", str(config), "--out", str(out), "--set", "training.rounds=3"]
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *arguments],
+        [warm / "python-c", LIMITED, *arguments],
         capture_output=True, text=True, env=environment(), timeout=60,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
@@ -662,7 +662,7 @@ def test_a_full_disk(invoke, folder):
 
 
 @pytest.mark.slow
-def test_metrics_on_a_full_disk(folder, invoke):
+def test_metrics_on_a_full_disk(folder, invoke, warm):
     """The line that did not fit whole must not spoil those before it."""
     config, out = folder / "federation.toml", folder / "run"
     arguments = ["run", str(config), "--out", str(out), "--set", "training.rounds=3"]
@@ -670,7 +670,7 @@ def test_metrics_on_a_full_disk(folder, invoke):
     limited = limited.replace("state.round == 2", 'state["round"] == 2').replace("= save", "= limit")
     limited = limited.replace("20_000", "self.metrics_file.stat().st_size + 50")
     done = subprocess.run(
-        [sys.executable, "-c", limited, *arguments],
+        [warm / "python-c", limited, *arguments],
         capture_output=True, text=True, env=environment(), timeout=60,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr, done.stderr

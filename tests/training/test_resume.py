@@ -45,6 +45,7 @@ wanted = "garment"
 spaces = { department = 2, layer = 1 }
 per_class = 2
 samples = 30
+test_samples = 100
 """
 
 
