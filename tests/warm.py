@@ -1,18 +1,21 @@
-"""A warm Python: `fedmt` and `python` without the seconds that importing torch takes.
+"""A warm Python: programs without the seconds that importing torch takes.
 
-    python warm.py serve SOCKET            imports fedmt once, then forks for each command that comes
-    python -IS warm.py call SOCKET fedmt …      a client of it, which stands in for the program of that name
-    python -IS warm.py call SOCKET python CODE
+    python warm.py serve SOCKET                imports fedmt once, then forks for each command that comes
+    python -IS warm.py call SOCKET fedmt …     a client of it, which stands in for the program of that name
+    python -IS warm.py call SOCKET python-c CODE …
+    python -IS warm.py call SOCKET flwr-clientapp …
 
-Each command is a process of its own, with the client's folder, environment and open files, and the client
-ends with its status. So a shell cannot tell the difference; only the imports have happened before. The server
-ends with the process that started it.
+Each command is a process of its own, with the client's folder, environment and open files. The client ends
+with its status, and a client that is killed takes it along. So a shell cannot tell the difference; only the
+imports have happened before. The server ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import socket
 import sys
 
@@ -28,11 +31,14 @@ def call(path: str, arguments: list[str]) -> int:
 
 def serve(path: str) -> None:
     import importlib
-    import select
+    from contextlib import suppress
 
     del sys.path[0]  # this folder
     for name in ("commands.cli", "commands.predicting", "training.run", "reports.report", "models.loaded"):
         importlib.import_module(f"fedmt.{name}")
+    with suppress(ImportError):  # an extra; what is imported here has opened no connection
+        importlib.import_module("flwr.supernode.cli")
+        importlib.import_module("fedmt.engines.flower.center")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
         listening.listen()
@@ -62,7 +68,12 @@ def answer(client: socket.socket) -> None:
         become(files, **json.loads(message))
     for file in files:
         os.close(file)
+    ready, _, _ = select.select([client, os.pidfd_open(command)], [], [])
+    if client in ready:  # which sends nothing more: it was killed
+        os.kill(command, signal.SIGKILL)
     _, status = os.waitpid(command, 0)
+    if client in ready:
+        os._exit(0)
     client.send(str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
@@ -82,9 +93,14 @@ def become(files: list[int], arguments: list[str], folder: str, environment: dic
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     status: object = None
     try:
-        if arguments[0] == "python":
+        if arguments[0] == "python-c":
             sys.argv, sys.path[:0] = ["-c", *arguments[2:]], [""]
             exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+        elif arguments[0] == "flwr-clientapp":
+            from flwr.supernode.cli import flwr_clientapp
+
+            sys.argv = arguments
+            flwr_clientapp()
         else:
             from fedmt.commands import cli
 

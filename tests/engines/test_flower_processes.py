@@ -1,12 +1,15 @@
 """The distributed engine over real SuperLink and SuperNode processes on loopback.
 
-A process starts for every message and takes seconds of one core, so one deployment serves many tests, with
-tiny data and few rounds; `test_flower_in_process.py` has the many combinations. Two rounds show what a center
-remembers: the second one begins with what the first left on its disk. FedMT with a given correspondence runs
-in the simulation, and with an estimated one where the coordinator is killed. Whatever is started is ended.
+A process starts for every message and takes seconds of one core, most of them to import torch. Here those of
+the centers begin with everything imported (`warm`); all others are Flower's own commands, and in the
+simulation and in `test_flower_secured.py` everything is. One deployment serves many tests, with tiny data and
+few rounds; `test_flower_in_process.py` has the many combinations. Two rounds show what a center remembers:
+the second one begins with what the first left on its disk. FedMT with a given correspondence runs in the
+simulation, and with an estimated one where the coordinator is killed. Whatever is started is ended.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,12 +157,13 @@ def test_simulation(tmp_path) -> None:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory) -> Iterator[Deployment]:
+def deployment(tmp_path_factory, warm) -> Iterator[Deployment]:
     """A SuperLink and two nodes."""
     folder = tmp_path_factory.mktemp("deployment")
     write_app(folder / "app")
     federation = write_config(folder / "federation.toml", 'name = "fedmt"')
     with Deployment(folder) as running:
+        running.environment["PATH"] = f"{warm}{os.pathsep}{running.environment['PATH']}"
         running.start_superlink()
         for number in (1, 2):
             running.start_supernode(f"node-{number}", write_center(folder, number, federation))
