@@ -223,7 +223,7 @@ def test_finished_runs_are_kept(folder, command):
     text, made = summary.read_text(), table(folder, "out")["versions"]
     assert made == json.loads(text)["versions"]
     summary.write_text(text.replace(f'"{fedmt.__version__}"', '"0.0.7"'))
-    command("reproduce", *arguments(folder, "out"), "--only", "good")
+    command("sweep", *arguments(folder, "out"), "--only", "good")
     assert table(folder, "out")["versions"]["fedmt"] == f"0.0.7 and {fedmt.__version__}"
     summary.write_text(text)
 

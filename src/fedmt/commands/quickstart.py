@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedmt.commands.steps import stopped
 from fedmt.config import Config, parse_config
 from fedmt.inputs.images.augment import GEOMETRIC
 from fedmt.reports.report import report
@@ -91,7 +92,7 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
             with display.watching():
                 summary = run(config, folder, resume=True, observer=display)
         except Stopped:
-            console.print(f"Stopped; go on with: fedmt quickstart --out {out} --seed {seed}", soft_wrap=True)
+            stopped(console, ["fedmt", "quickstart", "--out", str(out), "--seed", str(seed)])
             raise SystemExit(130) from None
         accuracy = summary["accuracy"]
         console.print(f"{method}: {accuracy['garment']:.1%} in {summary['seconds']:.0f} s")

@@ -155,9 +155,8 @@ def verdict(
     FedMT and Single: no difference that 1,412 test images can show. Balanced accuracy: 60.2% against 60.0%, \
 0.2 points higher (95% interval -1.1 to +1.5).
     """
-    decisive = found.get(EVEN_HANDED)
     count = f"{samples:,} {noun}{'' if samples == 1 else 's'}"
-    word = decisive.judged if decisive is not None else "no difference"
+    word = found[EVEN_HANDED].judged
     said = {
         "better": f"{first} is better than {second}, tested on {count}.",
         "no difference": f"{first} and {second}: no difference that {count} can show.",

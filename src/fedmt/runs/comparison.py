@@ -63,12 +63,11 @@ def compare(
     first: Mapping[str, Evaluation],
     second: Mapping[str, Evaluation],
     names: tuple[str, str] | None = None,
-    metrics: Sequence[str] | None = None,
     noun: str = "test sample",
 ) -> Comparison:
     """first, second: the evaluations by the run's name; several are seeds of one method, which are averaged.
 
-    names: what the sides are called; by default their runs. metrics: names; by default all.
+    names: what the sides are called; by default their runs. noun: what one of the test samples is called.
     """
     first_name, second_name = names or (" and ".join(first), " and ".join(second))
     everyone = [*first.items(), *second.items()]
@@ -80,7 +79,7 @@ def compare(
     for space in shared:
         labels = torch.from_numpy(tested[0][space].labels.astype(np.int64))
         sides = [_probabilities(tests[space]) for tests in tested]
-        found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics)
+        found[space] = differences(sides[: len(first)], sides[len(first) :], labels)
         samples[space] = len(labels)
     return Comparison(first_name, second_name, wanted, samples, found, noun)
 
