@@ -58,6 +58,9 @@ def quickstart(
         "quickstart"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rounds and images: seconds, to see that it works.")
+    ] = False,
 ) -> None:
     """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
     from fedmt.commands.quickstart import quickstart as run_quickstart
@@ -65,7 +68,7 @@ def quickstart(
     from fedmt.training.progress import make_console
 
     console = make_console()
-    run_quickstart(out, seed, console)
+    run_quickstart(out, seed, console, quick)
     next_step(console, "init", "data/")
 
 
