@@ -746,6 +746,22 @@ def desk(folder: Path, tiny_run, monkeypatch) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("line", "following"),
+    [
+        ("check federation.toml --set seed=1", "run federation.toml --set seed=1 --baseline single"),
+        ("check federation.toml --set tests=[]", "run federation.toml --set 'tests=[]'"),
+        ("report runs/first", "predict runs/first SAMPLES"),
+        ("predict runs/first scans/0.png", "export runs/first --onnx model.onnx"),
+        ("export runs/first --safetensors m.safetensors", "predict m.safetensors SAMPLES"),
+    ],
+)
+def test_a_command_ends_by_naming_the_next_one(invoke, desk, line, following):
+    status, out, err = invoke(*line.split())
+    assert status == 0, err
+    assert (out if "Next:" in out else err).splitlines()[-1] == f"Next: fedmt {following}"
+
+
 MISTAKES = [
     # nothing, where there is something to ask for
     ("init --out new.toml", "where is the data? Give the folder"),

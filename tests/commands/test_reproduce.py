@@ -307,6 +307,7 @@ def test_list_names_every_file(tmp_path, command, monkeypatch):
     names = {line.split("│")[1].strip() for line in said.splitlines() if line.startswith("│")} - {""}
     source = Path(__file__).parents[2] / "experiments"
     assert names == {p.stem for p in source.glob("*.toml")} == set(known_experiments())
+    assert "Next: fedmt reproduce methods" in said and "methods" in names
     assert not list(tmp_path.iterdir())
 
 

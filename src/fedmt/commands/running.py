@@ -47,7 +47,7 @@ def command_line(
         console.print(f"Note: {note}", soft_wrap=True)
     if resume and not RunFolder(folder).config_file.exists():
         console.print(f"Note: {folder} holds no run to continue: it begins at round 0.", soft_wrap=True)
-    summaries = []
+    summaries: list[dict[str, Any]] = []
     try:
         for chosen, place in runs:
             if summaries:

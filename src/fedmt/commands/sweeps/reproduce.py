@@ -211,7 +211,8 @@ def command_line(
     sweep = Sweep(seeds, scale, tuple(only or ()), tuple(overrides or ()), tuple(weights or ()), data)
     if listing:
         list_experiments(sweep, out, console)
-        next_step(console, "reproduce", next(iter(known_experiments())), "--scale", "tiny", "--seeds", "1")
+        # Of all experiments this one needs no download.
+        next_step(console, "reproduce", "methods", "--scale", "tiny", "--seeds", "1")
         return True
     if name is None:
         raise FedmtError("Which experiment? `fedmt reproduce --list` lists them.")
