@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 # What `make check` compares the working tree with.
 SINCE ?= main
 
-.PHONY: quickstart test lint check docs demo-deployment format clean
+.PHONY: quickstart test wheel-test lint check docs demo-deployment format clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/fedmt quickstart
@@ -21,6 +21,10 @@ test: lint
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
 	$(PYTEST) --durations=20
+
+# The package from its wheel, in an empty environment and another folder: a few minutes, most of them to install torch.
+wheel-test: $(VENV)/.dev
+	scripts/wheel_test.sh $(abspath $(BIN))/python
 
 # While working: the fast tests of what changed (scripts/changed_tests.py has the rule).
 check: lint

@@ -435,7 +435,7 @@ def test_ctrl_c_stops_at_a_safe_point_and_says_how_to_go_on(invoke, folder):
     assert 2 <= finished < 41 and not list(out.rglob("*.tmp"))
     status, printed, message = invoke(*shlex.split(command)[1:])
     assert status == 0, message
-    assert f"going on after round {finished - 1} of 40" in printed
+    assert f"continuing after round {finished - 1} of 40" in printed
     assert [r["round"] for r in RunFolder(out).metrics()] == list(range(41))
 
 
@@ -693,7 +693,10 @@ def test_a_run_folder_that_cannot_be_made(invoke, folder):
 
 # -- a new user's mistakes -----------------------------------------------------------------------------
 
-COMMANDS = ("init", "run", "check", "report", "watch", "quickstart", "reproduce", "predict", "export")
+COMMANDS = (
+    "init", "run", "check", "report", "compare", "watch", "quickstart", "sweep", "reproduce", "predict",
+    "export",
+)  # fmt: skip
 
 
 def plain(text: str) -> str:
@@ -724,7 +727,9 @@ def test_the_first_page_says_where_to_begin(invoke):
         assert "Begin with `fedmt quickstart`" in text and all(c in text for c in COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["run", "check", "report", "watch", "predict", "export"])
+@pytest.mark.parametrize(
+    "command", ["run", "check", "report", "compare", "watch", "sweep", "predict", "export"]
+)
 def test_a_command_with_nothing_shows_its_help(invoke, command):
     status, out, err = invoke(command)
     assert status == 2 and f"Example: fedmt {command}" in plain(out + err)
@@ -739,6 +744,22 @@ def desk(folder: Path, tiny_run, monkeypatch) -> Path:
     (folder / "latin.toml").write_bytes(b'wanted = "d\xe9partement"\n')
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "following"),
+    [
+        ("check federation.toml --set seed=1", "run federation.toml --set seed=1 --baseline single"),
+        ("check federation.toml --set tests=[]", "run federation.toml --set 'tests=[]'"),
+        ("report runs/first", "predict runs/first SAMPLES"),
+        ("predict runs/first scans/0.png", "export runs/first --onnx model.onnx"),
+        ("export runs/first --safetensors m.safetensors", "predict m.safetensors SAMPLES"),
+    ],
+)
+def test_a_command_ends_by_naming_the_next_one(invoke, desk, line, following):
+    status, out, err = invoke(*line.split())
+    assert status == 0, err
+    assert (out if "Next:" in out else err).splitlines()[-1] == f"Next: fedmt {following}"
 
 
 MISTAKES = [
@@ -779,6 +800,18 @@ MISTAKES = [
         "check runs/first/config.toml --set benchmark.spaces.departmen=1",
         "Did you mean 'department'? Known: 'garment', 'department', 'layer'",
     ),
+    ("run federation.toml --method fedmtt", "--method fedmtt: no method 'fedmtt'. Did you mean 'fedmt'?"),
+    ("run federation.toml --baseline sngle", "--baseline sngle: no method 'sngle'. Did you mean 'single'?"),
+    ("run federation.toml --baseline fedmt", "--baseline fedmt: the run itself is of that method"),
+    ("run federation.toml --baseline single --set tests=[]", "nothing to compare the two runs on"),
+    ("run federation.toml --method single --set method.xi=0.3", "unknown key 'method.xi'"),
+    ("run federation.toml --rounds 0", "Invalid value for '--rounds'"),
+    ("compare runs/first", "runs/first is the only run; give at least one more"),
+    ("compare runs/first runs/frist", "Did you mean 'runs/first'?"),
+    ("compare runs/first runs/first", "runs/first is given more than once"),
+    ("compare runs/first --baseline runs/first --metric sensitivity", "given more than once"),
+    ("sweep zzz.toml", "zzz.toml: there is no such file"),
+    ("sweep federation.toml", "is one federation, not an experiment: `fedmt run federation.toml` runs it"),
     # a path that is not there
     ("check federatoin.toml", "there is no such file. Did you mean 'federation.toml'?"),
     ("run nowhere/x.toml", "there is no such file. `fedmt init` writes a first one"),
@@ -831,10 +864,10 @@ MISTAKES = [
         "reproduce federation.toml",
         "is one federation, not an experiment: `fedmt run federation.toml` runs it",
     ),
-    ("run experiment.toml", "is an experiment, not a federation: `fedmt reproduce experiment.toml` runs it"),
+    ("run experiment.toml", "is an experiment, not a federation: `fedmt sweep experiment.toml` runs it"),
     (
         "run federation.toml --out runs/first",
-        "already holds a run. Go on with it by --resume, or choose another",
+        "already holds a run. Continue it with --resume, or choose another",
     ),
 ]  # fmt: skip
 

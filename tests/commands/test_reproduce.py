@@ -227,7 +227,7 @@ def test_finished_runs_are_kept(folder, command):
     text, made = summary.read_text(), table(folder, "out")["versions"]
     assert made == json.loads(text)["versions"]
     summary.write_text(text.replace(f'"{fedmt.__version__}"', '"0.0.7"'))
-    command("reproduce", *arguments(folder, "out"), "--only", "good")
+    command("sweep", *arguments(folder, "out"), "--only", "good")
     assert table(folder, "out")["versions"]["fedmt"] == f"0.0.7 and {fedmt.__version__}"
     summary.write_text(text)
 
@@ -312,6 +312,7 @@ def test_list_names_every_file(tmp_path, command, monkeypatch):
     names = {line.split("│")[1].strip() for line in said.splitlines() if line.startswith("│")} - {""}
     source = Path(__file__).parents[2] / "experiments"
     assert names == {p.stem for p in source.glob("*.toml")} == set(known_experiments())
+    assert "Next: fedmt reproduce methods" in said and "methods" in names
     assert not list(tmp_path.iterdir())
 
 

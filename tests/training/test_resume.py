@@ -270,7 +270,7 @@ def test_a_run_without_its_checkpoints_says_that_it_begins_again(whole, tmp_path
 
 def test_nothing_to_go_on_with_is_said(whole, tmp_path, command):
     status, said, _ = command("run", whole[0], "--out", tmp_path / "rnu", "--resume")
-    assert status == 0 and "rnu holds no run to go on with" in said.replace("\n", " ")
+    assert status == 0 and "rnu holds no run to continue" in said.replace("\n", " ")
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, monkeypatch):

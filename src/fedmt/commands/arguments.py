@@ -1,11 +1,34 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and the names that a shell completes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+# Names of registries, repeated here: a shell asks for them at every Tab, and importing the registries takes
+# seconds. tests/commands/test_completion.py compares them.
+METHODS = ("fedmt", "single", "fedtrans", "fedrep", "semifl")
+METRICS = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "auroc",
+    "average_precision",
+    "brier_score",
+    "log_loss",
+    "ece",
+)
+SCALES = ("full", "small", "tiny")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """What a shell completes a word to: the names that begin with it."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
 
 ConfigArgument = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="The federation and how to train.")
@@ -15,4 +38,8 @@ SetOption = Annotated[
 ]
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder, or a file of `fedmt export --safetensors`.")
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object for programs; progress goes to standard error."),
 ]

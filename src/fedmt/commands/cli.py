@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 import fedmt
 from fedmt.commands.preparing import check, init
-from fedmt.commands.reporting import report, watch
-from fedmt.commands.training import quickstart, reproduce, run_command
+from fedmt.commands.reporting import compare, report, watch
+from fedmt.commands.training import quickstart, reproduce, run_command, sweep
 from fedmt.commands.using import export, predict
 from fedmt.core.errors import FedmtError, nearest
 
@@ -41,7 +41,6 @@ app = typer.Typer(
     epilog="Begin with `fedmt quickstart`; with your own data: `fedmt init DATA`, then check, run, report.",
     help="Federated learning between centers that label differently: one model in the label space you want.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -50,15 +49,19 @@ app.command(epilog="Example: fedmt init data/")(init)
 app.command(
     "run",
     no_args_is_help=True,
-    epilog="Example: fedmt run federation.toml --out runs/first --set training.rounds=20",
+    epilog="Example: fedmt run federation.toml --baseline single --rounds 20",
 )(run_command)
 app.command(no_args_is_help=True, epilog="Example: fedmt check federation.toml")(check)
 app.command(
     no_args_is_help=True,
     epilog="Example: fedmt report runs/first runs/second --out both.html",
 )(report)
+app.command(no_args_is_help=True, epilog="Example: fedmt compare runs/federation-single runs/federation")(
+    compare
+)
 app.command(no_args_is_help=True, epilog="Example: fedmt watch runs/first")(watch)
 app.command(epilog="Example: fedmt quickstart")(quickstart)
+app.command(no_args_is_help=True, epilog="Example: fedmt sweep sweep.toml --seeds 3")(sweep)
 app.command(epilog="Example: fedmt reproduce strategies --scale tiny --seeds 1")(reproduce)
 app.command(
     no_args_is_help=True,

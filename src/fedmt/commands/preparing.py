@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,6 +65,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     """Load everything, train nothing: the federation as a table, and every problem named."""
     from rich.table import Table
 
+    from fedmt.commands.steps import next_step
     from fedmt.config import build_federation, load_config
     from fedmt.core.errors import listed
     from fedmt.data.center import Center
@@ -107,6 +109,14 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     )
     if not federation.tests:
         console.print("Note: no [[tests]], so no accuracy will be reported.")
+    changed = [word for item in set_ or [] for word in ("--set", item)]
+    if not remote:
+        next_step(console, "run", config, *changed, *_baseline(federation.tests, engine.method))
+
+
+def _baseline(tests: Sequence[Member], method: Method) -> list[str]:
+    """Where there are test samples, a run is worth more next to what the reference center can do alone."""
+    return ["--baseline", "single"] if tests and method.name != "single" else []
 
 
 def _correspondence(center: Member, method: Method) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedmt.commands.steps import stopped
 from fedmt.config import Config, parse_config
 from fedmt.inputs.images.augment import GEOMETRIC
 from fedmt.reports.report import report
@@ -41,6 +42,8 @@ ALONE = {
     "reference_batch_size": 10,
     "learning_rate": 0.05,
 }
+# With --quick: seconds in place of minutes, to see that an installation works.
+QUICK = {"rounds": 2, "reference_epochs": 1, "warmup_epochs": 5}
 OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",
 )  # fmt: skip
@@ -54,9 +57,10 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def quickstart_config(method: str, seed: int) -> Config:
-    """The config of one of the three methods."""
+def quickstart_config(method: str, seed: int, quick: bool = False) -> Config:
+    """The config of one of the three methods. quick: with a fraction of the rounds and images."""
     options, training = METHODS[method]
+    training = {**training, **QUICK} if quick else training
     return parse_config(
         {
             "seed": seed,
@@ -69,29 +73,31 @@ def quickstart_config(method: str, seed: int) -> Config:
                 "wanted": "garment",
                 "spaces": {"department": 4, "layer": 4},
                 "per_class": PER_CLASS,
-                "samples": 750,
+                "samples": 50 if quick else 750,
             },
         }
     )
 
 
-def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
+def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> list[dict[str, Any]]:
     """Runs the three methods (finished ones are kept) and writes summary.json and report.html."""
     console.print(
-        f"Ten garments, {PER_CLASS} labelled images of each at the reference center; 8 centers of 750 "
-        "images label by department or by layer.",
+        f"Ten garments, {PER_CLASS} labelled images of each at the reference center; 8 centers of "
+        f"{50 if quick else 750} images label by department or by layer.",
         soft_wrap=True,
     )
+    if quick:
+        console.print("Note: --quick shows that everything works; its accuracies say little.", soft_wrap=True)
     rows, folders = [], []
     for method in METHODS:
-        config = quickstart_config(method, seed)
+        config = quickstart_config(method, seed, quick)
         folder = out / method.lower().replace(" (", "-").rstrip(")")
         display = Display(console, method, quiet=True)
         try:
             with display.watching():
                 summary = run(config, folder, resume=True, observer=display)
         except Stopped:
-            console.print(f"Stopped; go on with: fedmt quickstart --out {out} --seed {seed}", soft_wrap=True)
+            stopped(console, _again(out, seed, quick))
             raise SystemExit(130) from None
         accuracy = summary["accuracy"]
         console.print(f"{method}: {accuracy['garment']:.1%} in {summary['seconds']:.0f} s")
@@ -108,9 +114,9 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
     write_atomically(out / "summary.json", (json.dumps(rows, indent=2) + "\n").encode())
     intro = (
         f"Fashion-MNIST, split between nine centers (seed {seed}). The reference center has {PER_CLASS} "
-        "images of each of ten garments. Eight centers of 750 images label in other spaces: four by "
-        "department, four by layer. Single uses the reference center's images alone; FedMT (T) knows how "
-        "the spaces correspond; FedMT (E) estimates it."
+        f"images of each of ten garments. Eight centers of {50 if quick else 750} images label in other "
+        "spaces: four by department, four by layer. Single uses the reference center's images alone; FedMT "
+        "(T) knows how the spaces correspond; FedMT (E) estimates it."
     )
     report(folders, out / "report.html", "fedmt quickstart", intro=intro, labels=list(METHODS))
     table = Table(title="Test accuracy")
@@ -124,3 +130,9 @@ def quickstart(out: Path, seed: int, console: Console) -> list[dict[str, Any]]:
     console.print(table)
     console.print(f"Curves and estimated correspondences: {out / 'report.html'}", soft_wrap=True)
     return rows
+
+
+def _again(out: Path, seed: int, quick: bool) -> list[str]:
+    """The command that continues."""
+    words = ["fedmt", "quickstart", "--out", str(out), "--seed", str(seed)]
+    return [*words, "--quick"] if quick else words

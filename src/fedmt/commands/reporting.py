@@ -1,4 +1,4 @@
-"""What came of a run: `report` and `watch`."""
+"""What came of a run: `report`, `watch` and `compare`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedmt.commands.arguments import METRICS, JsonOption, one_of
 
 
 def report(
@@ -18,11 +20,34 @@ def report(
     ] = False,
 ) -> None:
     """One HTML page of one run, or a comparison of several: opens from disk, needs no network."""
+    from fedmt.commands.steps import SAMPLES, next_step
     from fedmt.reports.report import report as write_report
     from fedmt.training.progress import make_console
 
     write_report(runs, out, title, with_images)
-    make_console().print(f"Report: {out}", soft_wrap=True)
+    console = make_console()
+    console.print(f"Report: {out}", soft_wrap=True)
+    next_step(console, "predict", runs[0], SAMPLES)
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, tested on the same data.")
+    ],
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="What the others are compared with; by default the first."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This metric alone.", autocompletion=one_of(METRICS))
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """The difference between runs in every metric, with 95% intervals from the test samples they share."""
+    from fedmt.commands.comparing import command_line
+    from fedmt.training.progress import make_console
+
+    command_line(runs, baseline, metric, json, make_console())
 
 
 def watch(

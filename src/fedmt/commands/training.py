@@ -1,48 +1,56 @@
-"""Runs: `run`, `quickstart` and `reproduce`."""
+"""Runs: `run`, `quickstart`, `sweep` and `reproduce`."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedmt.commands.arguments import ConfigArgument, SetOption
+from fedmt.commands.arguments import (
+    DEVICES,
+    METHODS,
+    SCALES,
+    ConfigArgument,
+    JsonOption,
+    SetOption,
+    one_of,
+)
 
 
 def run_command(
     config: ConfigArgument,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<config's name>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Train by this method.", autocompletion=one_of(METHODS)),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Train this method too, and compare: --baseline single.",
+            autocompletion=one_of(METHODS),
+        ),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Everything random follows from it.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:1.", autocompletion=one_of(DEVICES))
+    ] = None,
     set_: SetOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Train: progress, metrics and checkpoints go to the run folder."""
+    from fedmt.commands.running import command_line
 
-    from fedmt.config import load_config
-    from fedmt.runs.folder import RunFolder
-    from fedmt.training.progress import Display, make_console, show_accuracy
-    from fedmt.training.run import Stopped, run
-
-    settings = load_config(config, set_)
-    folder = out or Path("runs") / config.stem
-    console = make_console()
-    if resume and not RunFolder(folder).config_file.exists():
-        console.print(f"Note: {folder} holds no run to go on with: it begins at round 0.", soft_wrap=True)
-    display = Display(console, settings.method["name"])
-    try:
-        with display.watching():
-            summary = run(settings, folder, resume, display)
-    except Stopped:
-        again = ["fedmt", "run", str(config), "--out", str(folder), "--resume"]
-        for item in set_ or []:
-            again += ["--set", item]
-        console.print(
-            f"Stopped; every finished round is saved. Go on with:\n  {shlex.join(again)}", soft_wrap=True
-        )
-        raise typer.Exit(130) from None
-    show_accuracy(console, summary, tested=bool(settings.tests or settings.benchmark))
-    console.print(f"Run folder: {folder}", soft_wrap=True)
+    settings = list(set_ or [])
+    for key, value in (("training.rounds", rounds), ("seed", seed), ("device", device)):
+        settings += [f"{key}={value}"] if value is not None else []
+    status = command_line(config, out, resume, settings, method, baseline, json)
+    if status:
+        raise typer.Exit(status)
 
 
 def quickstart(
@@ -50,41 +58,86 @@ def quickstart(
         "quickstart"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rounds and images: seconds, to see that it works.")
+    ] = False,
 ) -> None:
     """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
     from fedmt.commands.quickstart import quickstart as run_quickstart
+    from fedmt.commands.steps import next_step
     from fedmt.training.progress import make_console
 
-    run_quickstart(out, seed, make_console())
+    console = make_console()
+    run_quickstart(out, seed, console, quick)
+    next_step(console, "init", "data/")
+
+
+ListOption = Annotated[bool, typer.Option("--list", help="List the paper's experiments; run nothing.")]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="Only cells that have it in their label, 'column, row'; may be repeated."
+    ),
+]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")]
+ScaleOption = Annotated[
+    str,
+    typer.Option(help="full, small (minutes per run) or tiny (seconds).", autocompletion=one_of(SCALES)),
+]
+OutOption = Annotated[Path, typer.Option(help="Folder for the runs and tables.")]
+DataOption = Annotated[
+    Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")
+]
+WeightsOption = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="ImageNet weights (torchvision); may be repeated."),
+]
+JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")]
+
+
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.toml", help="Your experiment: a config, rows and columns.")
+    ],
+    only: OnlyOption = None,
+    seeds: SeedsOption = 3,
+    scale: ScaleOption = "full",
+    out: OutOption = Path("sweeps"),
+    data: DataOption = None,
+    weights: WeightsOption = None,
+    set_: SetOption = None,
+    jobs: JobsOption = None,
+) -> None:
+    """Many runs from one file of your own, and the table they make."""
+    from fedmt.commands.sweeps.reproduce import command_line
+    from fedmt.training.progress import make_console
+
+    console = make_console()
+    name = str(file)
+    if not command_line("sweep", name, False, only, seeds, scale, out, data, weights, set_, jobs, console):
+        raise typer.Exit(1)
 
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An experiment's name, or a TOML file of your own.")
+        str | None, typer.Argument(metavar="NAME", help="One of the paper's experiments.")
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the experiments; run nothing.")] = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="Only cells that have it in their label, 'column, row'; may be repeated."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")] = 3,
-    scale: Annotated[str, typer.Option(help="full, small (minutes per run) or tiny (seconds).")] = "full",
-    out: Annotated[Path, typer.Option(help="Folder for the runs and tables.")] = Path("reproduced"),
-    data: Annotated[
-        Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")
-    ] = None,
-    weights: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="ImageNet weights (torchvision); may be repeated."),
-    ] = None,
+    list_: ListOption = False,
+    only: OnlyOption = None,
+    seeds: SeedsOption = 3,
+    scale: ScaleOption = "full",
+    out: OutOption = Path("reproduced"),
+    data: DataOption = None,
+    weights: WeightsOption = None,
     set_: SetOption = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")] = None,
+    jobs: JobsOption = None,
 ) -> None:
-    """A table or figure of the paper, or a sweep of your own: many runs and the table they make."""
+    """A table or figure of the paper: many runs and the table they make."""
     from fedmt.commands.sweeps.reproduce import command_line
     from fedmt.training.progress import make_console
 
-    if not command_line(name, list_, only, seeds, scale, out, data, weights, set_, jobs, make_console()):
+    console = make_console()
+    if not command_line(
+        "reproduce", name, list_, only, seeds, scale, out, data, weights, set_, jobs, console
+    ):
         raise typer.Exit(1)

@@ -33,10 +33,12 @@ def predict(
     from rich.console import Console
 
     from fedmt.commands.predicting import command_line
+    from fedmt.commands.steps import next_step
 
     console = Console(stderr=True, markup=False, highlight=False)
     if not command_line(run, inputs, space, top, out, center, image_column, device, sys.stdout, console):
         raise typer.Exit(1)
+    next_step(console, "export", run, "--onnx", "model.onnx")
 
 
 def export(
@@ -54,6 +56,7 @@ def export(
     """The model as a file to deploy or to hand on."""
     if onnx is None and safetensors is None:
         raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
+    from fedmt.commands.steps import SAMPLES, next_step
     from fedmt.models import load
     from fedmt.runs.folder import refuse_own_files, writing
     from fedmt.training.progress import make_console
@@ -81,3 +84,4 @@ def export(
             else f"compared with PyTorch: probabilities differ by at most {difference:.1g}"
         )
         console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
+    next_step(console, "predict", safetensors or run, SAMPLES)

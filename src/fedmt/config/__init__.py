@@ -4,6 +4,7 @@ schema.py      what it may say: the tables and their keys
 parsing.py     reading and checking it; errors.py: where in it a mistake is, and what to say of it
 traveling.py   what of it travels to the centers of a run between machines
 presets.py     named settings of whole tables
+variants.py    the same config with another method
 building.py    from a config to the method, the strategy, the federation and the network
 dumping.py     the resolved config, as a run folder keeps it
 """

@@ -29,11 +29,17 @@ from fedmt.metrics import enter
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Reads a TOML config; `overrides` are `key=value` pairs as `--set` takes them."""
     path = Path(path)
-    raw, text = read_toml(path)
-    if "rows" in raw and "columns" in raw:
-        raise FedmtError(f"{path} is an experiment, not a federation: `fedmt reproduce {path}` runs it.")
+    raw, text = read_config(path)
     keys = tuple(override(raw, item) for item in overrides or [])
     return parse_config(raw, Origin(path, text, keys))
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """The TOML file of one federation, not yet checked, as dictionaries and as text."""
+    raw, text = read_toml(path)
+    if "rows" in raw and "columns" in raw:
+        raise FedmtError(f"{path} is an experiment, not a federation: `fedmt sweep {path}` runs it.")
+    return raw, text
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:

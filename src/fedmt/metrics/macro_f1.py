@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedmt.metrics.base import Metric
 from fedmt.metrics.counts import Counts, counts, weighted_counts
-from fedmt.metrics.intervals import by_weights
+from fedmt.metrics.intervals import Statistic
 
 
 def macro_f1(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -24,11 +24,11 @@ def _f1(of: Counts) -> Tensor:
     return 2 * of.tp / (2 * of.tp + of.fp + of.fn)
 
 
-def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     def statistic(weights: Tensor) -> Tensor:
         return _f1(weighted_counts(probabilities, labels, weights)).nanmean(1)
 
-    return by_weights(statistic, probabilities)
+    return statistic
 
 
-METRIC = Metric("macro_f1", "Macro F1", macro_f1, _interval)
+METRIC = Metric("macro_f1", "Macro F1", macro_f1, resampled=_resampled)

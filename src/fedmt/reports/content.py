@@ -55,13 +55,14 @@ class ReportedRun:
 def content(title: str, intro: str, runs: Sequence[ReportedRun]) -> dict[str, Any]:
     """Everything the page shows, as JSON can hold it."""
     shown = [_run(run) for run in runs]
+    verdicts = _verdicts(runs)
     metrics = [
         {"name": m.name, "title": m.title, "unit": m.unit, "better": m.better} for m in METRICS.values()
     ]
     return {
         "title": title,
         "intro": intro,
-        "words": words(shown),
+        "words": [*verdicts, *words(shown, ahead=not verdicts)],
         "runs": shown,
         "metrics": metrics,
         "headline": HEADLINE,
@@ -88,8 +89,17 @@ def render(data: Mapping[str, Any], live: str = "") -> str:
     )
 
 
-def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The summary in sentences: where each run stands, and which is ahead in the wanted space."""
+def _verdicts(runs: Sequence[ReportedRun]) -> list[str]:
+    """How much better each run is than the baseline that was trained with it."""
+    found = [(run.summary or {}).get("comparison") for run in runs]
+    return [str(one["sentence"]) for one in found if isinstance(one, dict) and "sentence" in one]
+
+
+def words(runs: Sequence[Mapping[str, Any]], ahead: bool = True) -> list[str]:
+    """The summary in sentences: where each run stands, and which is ahead in the wanted space.
+
+    ahead: False where a verdict, which rests on pairs, says more than intervals that overlap or do not.
+    """
     said = []
     for run in runs:
         wanted = run["accuracy"].get(run["wanted"])
@@ -114,7 +124,7 @@ def words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             if space != run["wanted"]
         ]
         said.append(sentence + (f"; {', '.join(others)}" if others else "") + ".")
-    return said + _ahead(runs)
+    return said + (_ahead(runs) if ahead else [])
 
 
 def _ahead(runs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.reports.content import ReportedRun, content, render
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
-from fedmt.runs.folder import existing_run, write_atomically, writing
+from fedmt.runs.folder import RunFolder, existing_run, write_atomically, writing
 from fedmt.training.run import build_engine
 
 MISTAKES = 12
@@ -37,15 +37,29 @@ def report(
     """Writes the page of one run or the comparison of several. labels: by default the folders' names."""
     if out.is_dir():
         raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
+    given = len(folders)
+    folders = [*folders, *_baselines(folders)] if labels is None else folders
     names = labels or distinct(folders)
     runs = [Source(path).reported(name, with_images) for path, name in zip(folders, names, strict=True)]
     for path, run in zip(folders, runs, strict=True):
         if not run.metrics:
             raise FedmtError(f"{path}: no round is finished yet; report it when one is, or `fedmt watch` it.")
-    title = title or (names[0] if len(names) == 1 else f"Comparison of {len(names)} runs")
+    title = title or (names[0] if given == 1 else f"Comparison of {given} runs")
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, render(content(title, intro, runs)).encode())
+
+
+def _baselines(folders: Sequence[Path]) -> list[Path]:
+    """Runs that `fedmt run --baseline` trained beside these; those that are gone, or given, are left out."""
+    given = {path.resolve() for path in folders}
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        name = ((RunFolder(folder).summary() or {}).get("comparison") or {}).get("baseline")
+        place = folder.resolve().parent / str(name)
+        if name and place not in given and RunFolder(place).summary() is not None:
+            found[place] = folder.with_name(str(name)) if folder.name else place
+    return list(found.values())
 
 
 def distinct(folders: Sequence[Path]) -> list[str]:

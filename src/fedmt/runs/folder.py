@@ -67,7 +67,7 @@ class RunFolder:
         """An error if there is anything at the folder's place already."""
         if self.config_file.exists():
             raise FedmtError(
-                f"{self.path} already holds a run. Go on with it by --resume, or choose another folder "
+                f"{self.path} already holds a run. Continue it with --resume, or choose another folder "
                 "by --out."
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -138,7 +138,7 @@ class RunFolder:
         if changed:
             raise FedmtError(
                 f"{self.path}: this run began with other data (samples, labels or a correspondence) of "
-                f"{listed(changed, 5)}. Bring them back to go on, or begin anew in another --out."
+                f"{listed(changed, 5)}. Bring them back to continue, or begin anew in another --out."
             )
 
     # -- metrics and summary ----------------------------------------------------------------------
@@ -217,9 +217,7 @@ class RunFolder:
             try:
                 if before is not None:
                     load_checkpoint(before)
-                    offer = (
-                        f"The one before, {before.name}, is intact: delete the damaged file to go on from it."
-                    )
+                    offer = f"The one before, {before.name}, is intact: delete the damaged file to continue."
                 else:
                     offer = "There is no other; choose another --out to begin anew."
             except FedmtError:

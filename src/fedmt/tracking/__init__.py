@@ -155,7 +155,7 @@ def _open(key: str, kind: type[Any], *arguments: Any) -> Any:
     except Exception as error:  # of a library, a network, a disk
         raise FedmtError(
             f"tracking.{key}: cannot be opened ({_short(error)}). Mend it, or leave tracking.{key} out; then "
-            "go on with --resume."
+            "continue with --resume."
         ) from None
 
 

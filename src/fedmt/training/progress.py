@@ -78,7 +78,7 @@ class Display(Live):
         if done == self._rounds:
             self.console.print(f"{self.title}: all {done} rounds are already done.")
         elif done:
-            self.console.print(f"{self.title}: going on after round {done} of {self._rounds}.")
+            self.console.print(f"{self.title}: continuing after round {done} of {self._rounds}.")
 
     def center(self, round: int, name: str) -> None:
         if self.stop_asked:
@@ -163,10 +163,11 @@ def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) ->
     console.print(table)
 
 
-def make_console() -> Console:
+def make_console(stderr: bool = False) -> Console:
     """The console for progress and results; wide enough for plain lines when piped.
 
-    Markup is off, since the name of a center or folder may contain brackets.
+    Markup is off, since the name of a center or folder may contain brackets. stderr: for a command whose
+    standard output is for a program.
     """
-    width = None if sys.stdout.isatty() else 200
-    return Console(width=width, markup=False, highlight=False)
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 200
+    return Console(width=width, markup=False, highlight=False, stderr=stderr)

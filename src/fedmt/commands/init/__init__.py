@@ -11,6 +11,7 @@ from rich.table import Table
 from fedmt.commands.init.looking import Found, LeftOut, discover, label_columns, look
 from fedmt.commands.init.proposing import Plan, accepted, likely_references, propose, why_left_out
 from fedmt.commands.init.writing import config_text
+from fedmt.commands.steps import next_step
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError, listed
 
@@ -164,4 +165,5 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
             console.print(
                 f"Note: {test.found.name}: {why_left_out(test.found, plan.spaces)}.", soft_wrap=True
             )
-    console.print(f"Written: {out}. Read it, then:\n  fedmt check {out}", soft_wrap=True)
+    console.print(f"Written: {out}. Read it first.", soft_wrap=True)
+    next_step(console, "check", out)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedmt.commands.steps import next_step, stopped
 from fedmt.commands.sweeps.display import Display
 from fedmt.commands.sweeps.expansion import Run, Sweep, expand
 from fedmt.commands.sweeps.experiment import Experiment, find_experiment, known_experiments, read_experiment
@@ -25,6 +27,9 @@ from fedmt.config import Config
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.engines.device import pick_device
 from fedmt.training.run import Stopped
+
+MOST_REPORTED = 4
+"""Runs that the next command names: a page of more is hard to read."""
 
 GIB_PER_RUN = 6
 CORES_PER_RUN = 2
@@ -97,6 +102,11 @@ def reproduce(
     for one in asked.values():
         if one.key in failed:
             console.print(f"Failed: {one.label} ({folder / one.key}): {failed[one.key]}", soft_wrap=True)
+    done = [folder / key for key in asked if key in finished]
+    if failed:
+        next_step(console, *command[1:])
+    elif done:
+        next_step(console, "report", *done[:MOST_REPORTED])
     return not failed
 
 
@@ -179,6 +189,7 @@ def _short(number: int) -> str:
 
 
 def command_line(
+    called: Literal["sweep", "reproduce"],
     name: str | None,
     listing: bool,
     only: list[str] | None,
@@ -191,25 +202,33 @@ def command_line(
     jobs: int | None,
     console: Console,
 ) -> bool:
-    """`fedmt reproduce`; whether no run failed. Ctrl-C ends it with the command to go on, status 130."""
+    """`fedmt sweep` and `fedmt reproduce`; whether no run failed.
+
+    Ctrl-C ends it with the command that continues, and status 130.
+    """
     if scale not in SCALES:
         raise FedmtError(f"--scale {scale}: no such scale.{nearest(scale, SCALES)} Known: {listed(SCALES)}.")
     sweep = Sweep(seeds, scale, tuple(only or ()), tuple(overrides or ()), tuple(weights or ()), data)
     if listing:
         list_experiments(sweep, out, console)
+        # Of all experiments this one needs no download.
+        next_step(console, "reproduce", "methods", "--scale", "tiny", "--seeds", "1")
         return True
     if name is None:
         raise FedmtError("Which experiment? `fedmt reproduce --list` lists them.")
-    command = ["fedmt", "reproduce", name]
+    path = find_experiment(name)
+    if called == "reproduce" and name not in known_experiments():
+        console.print(
+            f"Note: for a file of your own, `fedmt sweep {shlex.quote(name)}` does the same.", soft_wrap=True
+        )
+    command = ["fedmt", called, name]
     for option, values in (("--only", sweep.only), ("--weights", sweep.weights), ("--set", sweep.overrides)):
         command += [part for value in values for part in (option, str(value))]
     command += ["--seeds", str(seeds), "--scale", scale, "--out", str(out)]
     command += ["--data", str(data)] if data is not None else []
     command += ["--jobs", str(jobs)] if jobs is not None else []
     try:
-        return reproduce(read_experiment(find_experiment(name)), sweep, out, command, console, jobs)
+        return reproduce(read_experiment(path), sweep, out, command, console, jobs)
     except Stopped:
-        console.print(
-            f"Stopped; every finished round is saved. Go on with:\n  {shlex.join(command)}", soft_wrap=True
-        )
+        stopped(console, command)
         raise SystemExit(130) from None

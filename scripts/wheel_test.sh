@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The package as users get it: built, installed from its wheel into an empty environment, and used elsewhere.
+#
+#     scripts/wheel_test.sh [PYTHON]     PYTHON needs the package `build`
+set -euo pipefail
+python=${1:-python3}
+root=$(cd "$(dirname "$0")/.." && pwd)
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+cd "$root"
+# First the source archive, and from it the wheel: so both are whole.
+"$python" -m build --outdir "$place/dist" . >"$place/build.log" 2>&1 || { cat "$place/build.log"; exit 1; }
+"$python" -m venv "$place/environment"
+"$place/environment/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$place"/dist/*.whl
+cd "$place"
+unset PYTHONPATH
+export PATH="$place/environment/bin:$PATH"
+fedmt --version
+fedmt quickstart --quick
+fedmt compare quickstart/single quickstart/fedmt-t --metric balanced_accuracy
+test -s quickstart/report.html
+fedmt export quickstart/fedmt-t --safetensors model.safetensors
+echo "The wheel installs and runs: $(basename dist/*.whl)"
