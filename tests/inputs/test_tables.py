@@ -251,3 +251,25 @@ def test_a_center_elsewhere_reads_by_the_schema_it_was_sent(config: Path, comman
     options = sent.reading(config.parent)
     values, input = options.samples(read_frame(config.parent / "bonn.csv"), {"group"})
     assert torch.equal(values, federation.centers[0].values) and input == federation.input
+
+
+def test_init_recognizes_tables(config: Path, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.unlink()
+    monkeypatch.chdir(config.parent)
+    status, said, error = command("init", ".", "--yes")
+    assert status == 0, error
+    text = config.read_text()
+    assert 'input = "tables"' in text and 'label_column = "group"' in text and 'backbone = "mlp"' in text
+    assert "Numeric columns: 'tsh', 'age'" in said + error and "identifiers" in said + error
+    assert [c.name for c in Schema.read(config.parent / "schema.toml").columns] == ["tsh", "age", "sex"]
+    status, said, error = command("check", config)
+    assert status == 0, error
+    (config.parent / "schema.toml").unlink()
+    config.unlink()
+    (config.parent / "bonn.csv").write_text("tsh,sex,group\n" + "1,F,a\n2,M,other\n" * 5)
+    status, _, error = command("init", ".", "--yes")
+    assert (
+        status == 2
+        and "column 'age' differs between the centers (reference: numeric, bonn: not there)" in error
+    )
+    assert not config.exists() and not (config.parent / "schema.toml").exists()

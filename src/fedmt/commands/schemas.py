@@ -40,7 +40,7 @@ def command_line(
         frame = read_frame(paths[0])
         found = Statistics.of(frame, paths[0].stem, {label_column, *ignore}, categorical)
         target = _write(out, found.to_json())
-        _tell_identifiers([found], console)
+        tell_identifiers([found], console)
         console.print(
             f"{target}: counts, means and variances of {found.rows:,} rows, and no row. Read it, then send "
             f"it to the coordinator, who pools all: fedmt schema --pool {target.name} … --out schema.toml",
@@ -64,7 +64,7 @@ def command_line(
     rows = sum(part.rows for part in parts)
     about = f"From the statistics of {listed([p.name for p in parts], 20)}: {rows:,} rows in all."
     target = _write(out, schema.to_toml(about))
-    _tell_identifiers(parts, console)
+    tell_identifiers(parts, console)
     numeric = sum(column.type == "numeric" for column in schema.columns)
     console.print(
         f"{target}: {numeric} numeric and {len(schema.columns) - numeric} categorical columns become "
@@ -80,6 +80,7 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
         named.insert(0, (config.reference.name, config.reference))
     if config.benchmark is not None:
         named.append(("benchmark", config.benchmark.data))
+    labels = {spec.label_column for _, spec in named}  # of one center, they are features nowhere
     found, problems = [], []
     for name, spec in named:
         if spec.source != "table" or spec.path is None:
@@ -87,7 +88,7 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
                 f"center '{name}': source '{spec.source}' has no table here. Where the data stay on their "
                 "own machines, use fedmt schema --statistics there, and --pool here."
             )
-        aside = {spec.label_column, *ignore}
+        aside = {*labels, *ignore}
         try:
             found.append(Statistics.of(read_frame(spec.path), name, aside, categorical))
         except FedmtError as error:
@@ -97,7 +98,7 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
     return found
 
 
-def _tell_identifiers(parts: Sequence[Statistics], console: Console) -> None:
+def tell_identifiers(parts: Sequence[Statistics], console: Console) -> None:
     names = dict.fromkeys(
         name for part in parts for name, column in part.columns.items() if column.kind == "identifier"
     )
