@@ -112,6 +112,8 @@ def test_a_schema_is_that_of_the_rows_together() -> None:
     assert torch.allclose(encoded[:2], torch.tensor(expected, dtype=torch.float32))
     assert encoded[2].tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
     assert schema.cells(encoded[2].tolist()) == [("age", "missing"), ("sex", "missing"), ("code", "1")]
+    assert schema.told(encoded[2].tolist()) == ["code: 1", "age: missing", "sex: missing"]
+    assert schema.told(encoded[0].tolist()) == ["age: 30", "sex: F", "code: 1"]
 
 
 def test_files_keep_everything(tmp_path: Path) -> None:

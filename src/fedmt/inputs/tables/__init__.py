@@ -82,10 +82,10 @@ class Tables(Vectors):
         return self.identity_statistics
 
     def preview(self, sample: Tensor) -> Mapping[str, str]:
-        """The first few cells of the row."""
+        """The few cells that say most of the row."""
         if self.schema is None:
             return super().preview(sample)
-        return {"text": cut([f"{name}: {cell}" for name, cell in self.schema.cells(sample.tolist())], SHOWN)}
+        return {"text": cut(self.schema.told(sample.tolist()), SHOWN)}
 
     def batches(self, given: Any) -> Iterator[Tensor]:
         if hasattr(given, "columns") or isinstance(given, Mapping):

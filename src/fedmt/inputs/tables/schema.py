@@ -93,6 +93,18 @@ class Schema:
         ]
         return torch.from_numpy(np.concatenate(parts, 1)).float(), errors
 
+    def told(self, row: Sequence[float]) -> list[str]:
+        """'column: value' of an encoded row, what says most of it first: numbers, the farthest from the mean
+        before the others, then categories, then what is missing."""
+        place, ranks = 0, []
+        for column in self.columns:
+            ranks.append(-abs(row[place]) if column.type == "numeric" else 1.0)
+            place += len(column.features)
+        ranked = sorted(
+            zip(ranks, self.cells(row), strict=True), key=lambda pair: (pair[1][1] == "missing", pair[0])
+        )
+        return [f"{name}: {cell}" for _, (name, cell) in ranked]
+
     def cells(self, row: Sequence[float]) -> list[tuple[str, str]]:
         """(column, value) of an encoded row, for a person to read."""
         found, place = [], 0
