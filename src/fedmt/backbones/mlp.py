@@ -5,9 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
+from fedmt.backbones.dropout import Dropout
 
 WIDTH = 256
 """Of a hidden layer."""
+
+DROPPED = 0.1
+"""Share of the features that dropout leaves out after each hidden layer."""
 
 
 class Linear(nn.Module):
@@ -23,7 +27,10 @@ class Linear(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two hidden layers of 256 with batch normalization and ReLU: [B, features] to logits [B, classes]."""
+    """Two hidden layers of 256 with batch normalization, ReLU and dropout.
+
+    Input [B, features], output logits [B, classes].
+    """
 
     def __init__(self, classes: int, features: int) -> None:
         super().__init__()
@@ -37,7 +44,7 @@ class MLP(nn.Module):
 
 def _layer(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)
+        nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(), Dropout(DROPPED)
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -93,7 +93,7 @@ def standardized(samples: Tensor, mean: tuple[float, ...], deviation: tuple[floa
     return (plain - _row(mean, samples.device)) / _row(deviation, samples.device)
 
 
-@lru_cache(16)  # a copy from the host could not be part of a CUDA graph
+@cache  # kept for good: a captured step reads it, and could not copy it from the host
 def _row(values: Sequence[float], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)
 
@@ -110,13 +110,12 @@ def numbers(seeds: Tensor, count: int, stream: int) -> Tensor:
     """
     bits = (seeds.double() * 2**24).to(torch.int64)
     place = torch.arange(count, device=seeds.device) * 0x9E3779B9 + stream * 0x85EBCA6B
-    mixed = _mixed((bits[:, :1] + place) & 0xFFFFFFFF)
-    mixed = _mixed(mixed ^ (bits[:, 1:] << 8))
+    found = mixed(mixed((bits[:, :1] + place) & 0xFFFFFFFF) ^ (bits[:, 1:] << 8))
     # 23 bits and a half: exact in float32, and neither 0 nor 1.
-    return ((mixed >> 9).to(torch.float32) + 0.5) * 2**-23
+    return ((found >> 9).to(torch.float32) + 0.5) * 2**-23
 
 
-def _mixed(x: Tensor) -> Tensor:
+def mixed(x: Tensor) -> Tensor:
     """The 32-bit hash "lowbias32" of Chris Wellons, in int64; torch has no unsigned arithmetic for all
     devices."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
