@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +32,8 @@ from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.site import Outcome, Site
 from fedmt.estimators.expectation_maximisation import expectation_maximisation
+from fedmt.inputs.tables import Schema, Statistics
+from fedmt.inputs.tabular import read_frame
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run, run_engine
 
@@ -367,6 +370,78 @@ def test_another_input_than_images(tmp_path, monkeypatch, quick) -> None:
         )
     run(load_config(path), tmp_path / "local")
     coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+
+
+ROWS = """
+input = "{input}"
+device = "cpu"
+wanted = "kind"
+[method]
+name = "fedmt"
+correspondence = "estimated"
+{options}
+[training]
+rounds = 2
+batch_size = 10
+warmup_epochs = 3
+[spaces]
+kind = ["a", "b", "c"]
+pair = ["a", "other"]
+[reference]
+source = "table"
+path = "reference.csv"
+[[centers]]
+name = "center-1"
+source = "table"
+path = "center-1.csv"
+space = "pair"
+[[centers]]
+name = "center-2"
+source = "table"
+path = "center-2.csv"
+[[tests]]
+source = "table"
+path = "reference.csv"
+"""
+
+OWN_ROWS = """
+name = "center-{number}"
+state = "state-{number}"
+device = "cpu"
+{space}
+[data]
+source = "table"
+path = "center-{number}.csv"
+"""
+
+
+@pytest.mark.parametrize("kind", ["vectors", "tables"])
+def test_rows_of_a_table(tmp_path, quick, kind: str) -> None:
+    """Centers read files of their own; mean, deviation or schema come with the plan. Equal to the bit."""
+    for number, name in enumerate(("reference", "center-1", "center-2")):
+        rng = np.random.default_rng(number)
+        lines = ["age,tsh,label"]
+        for i in range(36):
+            label = "abc"[i % 3] if number != 1 else ("a", "other", "other")[i % 3]
+            tsh = "" if kind == "tables" and i % 5 == 0 else f"{1000 * (i % 3) + 300 * rng.normal():.3f}"
+            lines.append(f"{rng.normal():.3f},{tsh},{label}")
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    options = '[tables]\nschema = "schema.toml"' if kind == "tables" else ""
+    path = tmp_path / "rows.toml"
+    path.write_text(ROWS.format(input=kind, options=options))
+    if kind == "tables":
+        tables = [read_frame(tmp_path / f"{name}.csv") for name in ("reference", "center-1", "center-2")]
+        schema = Schema.pooled(Statistics.of(t, t.name, {"label"}) for t in tables)
+        (tmp_path / "schema.toml").write_text(schema.to_toml())
+    run(load_config(path), tmp_path / "local")
+    files = {}
+    for number, space in ((1, 'space = "pair"\nspaces = { pair = ["a", "other"] }'), (2, "")):
+        files[number] = tmp_path / f"center-{number}.toml"
+        files[number].write_text(OWN_ROWS.format(number=number, space=space))
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert any(kind == "train" for kind, *_ in grid.seen)
     assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedmt.commands.init.looking import Found, LeftOut, discover, label_columns, look
+from fedmt.commands.init.looking import Found, LeftOut, discover, label_columns, look_at_any
 from fedmt.commands.init.proposing import Plan, accepted, likely_references, propose, why_left_out
-from fedmt.commands.init.writing import config_text
+from fedmt.commands.init.writing import config_text, statistics_of
+from fedmt.commands.schemas import tell_identifiers
 from fedmt.commands.steps import next_step
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError, listed
+from fedmt.inputs.tables import Schema
 
 Ask = Callable[[str, str], str]
 """(question, default answer) to the user's answer. With "" as the default, an answer must be given."""
@@ -45,17 +47,20 @@ def command_line(
         folder = Path(ask("Folder that holds a folder or CSV for each center", "."))
     found, held, left = discover(folder) if folder is not None else ([], [], [])
     found += [_named(text) for text in centers]
-    held += [look(path.stem, path) for path in tests]
+    held += [look_at_any(path.stem, path) for path in tests]
     names = [f.name for f in found]
     if len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise FedmtError(f"init: several centers are called {listed(twice)}; name them: --center NAME=PATH.")
+    _refuse_two_inputs([*found, *held])
     _show([*found, *held], left, console)
     _refuse_one_center(found, folder)
     if ask is not None and reference is None:
         reference = _ask_reference(found, held, ask)
     plan = propose(found, held, reference, column)
     plan = _ask_similar(plan, accept_similar, console, ask)
+    if plan.is_table:
+        _write_schema(plan, out.with_name("schema.toml"), force, console)
     _write(config_text(plan, out.parent, left), out)
     _tell(plan, out, console)
     return plan
@@ -73,10 +78,20 @@ def _named(text: str) -> Found:
     """`NAME=PATH`, or a path alone, after which the center is called."""
     name, equals, path = text.partition("=")
     if not equals:
-        return look(Path(text).stem, Path(text))
+        return look_at_any(Path(text).stem, Path(text))
     if not name.strip() or not path.strip():
         raise FedmtError(f"--center {text}: expected NAME=PATH, as in --center Berlin=data/berlin.csv.")
-    return look(name.strip(), Path(path.strip()).expanduser())
+    return look_at_any(name.strip(), Path(path.strip()).expanduser())
+
+
+def _refuse_two_inputs(found: Sequence[Found]) -> None:
+    tables = [f.name for f in found if f.source == "table"]
+    if tables and len(tables) < len(found):
+        others = [f.name for f in found if f.source != "table"]
+        raise FedmtError(
+            f"init: {listed(tables)} are tables of features, but {listed(others)} have images; all centers "
+            "of a federation must have the same."
+        )
 
 
 def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
@@ -121,11 +136,15 @@ def _ask_similar(plan: Plan, accept: bool, console: Console, ask: Ask | None) ->
 
 def _write(text: str, out: Path) -> None:
     """Checked before it takes its place: a file that cannot be read again would help nobody."""
+    _write_whole(out, text, load_config)
+
+
+def _write_whole(out: Path, text: str, check: Callable[[Path], object] = lambda path: None) -> None:
     temporary = out.with_name(out.name + ".tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
-        load_config(temporary)
+        check(temporary)
         temporary.replace(out)
     except OSError as error:
         raise FedmtError(f"{out}: cannot write ({error.strerror or error}).") from None
@@ -133,10 +152,26 @@ def _write(text: str, out: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _write_schema(plan: Plan, path: Path, force: bool, console: Console) -> None:
+    if path.exists() and not force:
+        raise FedmtError(f"{path} is there already; --force replaces it, or give another --out.")
+    parts = statistics_of(plan)
+    schema = Schema.pooled(parts)  # tables that do not fit each other are told before anything is written
+    rows = sum(part.rows for part in parts)
+    _write_whole(path, schema.to_toml(f"From the statistics of {len(parts)} centers: {rows:,} rows in all."))
+    for kind in ("numeric", "categorical"):
+        names = [column.name for column in schema.columns if column.type == kind]
+        if names:
+            console.print(f"{kind.capitalize()} columns: {listed(names, 20)}.", soft_wrap=True)
+    tell_identifiers(parts, console)
+    console.print(f"Written: {path}, how rows become vectors. Correct what was misread.", soft_wrap=True)
+
+
 def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> None:
     table = Table(title="Found")
-    for name in ("name", "as", "images", "labels"):
-        table.add_column(name, justify="right" if name == "images" else "left")
+    samples = "rows" if any(one.source == "table" for one in found) else "images"
+    for name in ("name", "as", samples, "labels"):
+        table.add_column(name, justify="right" if name == samples else "left")
     for one in found:
         unnamed = "folders" if one.source == "folder" else "labels"
         labels = "; ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from fedmt.data.sources.npz import read_npz
 from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below
 from fedmt.inputs.images.looking import NOTHING_SEEN, SAMPLED, Seen, look_at_array, look_at_images
 from fedmt.inputs.images.shaping import AS_STORED
+from fedmt.inputs.tabular import SUFFIXES, read_frame
 
 TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", re.IGNORECASE)
 LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
@@ -57,12 +58,19 @@ class LeftOut:
         return f"{self.name}: left out: {self.reason}."
 
 
+class NoImages(FedmtError):
+    """Of a table that names none: it may be a table of features."""
+
+
 class NameNotUTF8(FedmtError):
     """Of a class or a center. No TOML file can hold the name, and without it labels would be lost."""
 
 
 def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
-    """Centers and tests: every folder of images, CSV and npz archive in `folder`; and what is neither."""
+    """Centers and tests: every folder of images, CSV and npz archive in `folder`; and what is neither.
+
+    Where there is no image, tables of features are the centers.
+    """
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise FedmtError(f"{folder} {problem}; give the folder that has a folder or CSV for each center.")
@@ -71,6 +79,11 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
     seen = [_tried(e.stem, e) for e in tables]
     belongs = {path for f in seen if isinstance(f, Found) for path in f.beside}  # no centers of their own
     seen += [_tried(e.name, e) for e in entries if e.is_dir() and e not in belongs]
+    if not any(isinstance(f, Found) for f in seen):
+        rows = [e for e in entries if e.suffix.lower() in SUFFIXES and e.is_file()]
+        tables = [*rows, *(e for e in tables if e not in rows)]
+        others = [one for one in seen if one.name not in {e.name for e in rows}]
+        seen = [*(_tried(e.stem, e, look_at_rows) for e in rows), *others]
     found = [f for f in seen if isinstance(f, Found)]
     left = [f for f in seen if isinstance(f, LeftOut)]
     # Configs are no data, and init itself may have written one here.
@@ -82,8 +95,8 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
         reasons = "".join(f"\n  {one}" for one in left)
         raise FedmtError(
             f"{folder}: nothing in it looks like a center; expected folders of images (a folder for each "
-            f"class), CSVs that name images and labels, or npz archives. If it is itself one "
-            f"center, give the folder that it lies in.{reasons}"
+            f"class), CSVs that name images and labels, npz archives, or tables of features. If it is itself "
+            f"one center, give the folder that it lies in.{reasons}"
         )
     names = [f.name for f in found]
     twice = sorted({n for n in names if names.count(n) > 1})
@@ -111,7 +124,17 @@ def look(name: str, path: Path) -> Found:
     raise FedmtError(f"{path}: neither a folder nor a .csv or .npz file.")
 
 
-def _tried(name: str, path: Path) -> Found | LeftOut:
+def look_at_any(name: str, path: Path) -> Found:
+    """One center that the user named: images, or the rows of a table."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return look_at_rows(name, path)
+    try:
+        return look(name, path)
+    except NoImages:
+        return look_at_rows(name, path)
+
+
+def _tried(name: str, path: Path, look: Callable[[str, Path], Found] = look) -> Found | LeftOut:
     """What is not a center need not be an error among others: a table of something else, an empty folder."""
     try:
         return look(name, path)
@@ -192,7 +215,7 @@ def _look_at_table(name: str, path: Path) -> Found:
     columns = {title: [row[i] for row in rows] for i, title in enumerate(header) if header.count(title) == 1}
     naming = [title for title, cells in columns.items() if _names_images(cells)]
     if not naming:
-        raise FedmtError(f"{path}: no column of this table names image files (*.jpg, *.png, …).")
+        raise NoImages(f"{path}: no column of this table names image files (*.jpg, *.png, …).")
     image_column = "image" if "image" in naming else naming[0]
     names = columns.pop(image_column)
     notes: list[str] = []
@@ -216,6 +239,20 @@ def _look_at_table(name: str, path: Path) -> Found:
     beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
     away = root if root != path.parent else None
     return Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
+
+
+def look_at_rows(name: str, path: Path) -> Found:
+    """A center whose samples are the rows of a table. Labels: in a column that is called so, else in the last
+    one that could be; every other column is a feature, or an identifier."""
+    frame = read_frame(path)
+    able = [title for title in frame.columns if _is_label(frame.text(title))]
+    called = [title for title in able if _likelihood(title) == 0]
+    columns = called or [t for t in able if _likelihood(t) == 1 and not frame.is_numeric(t)][-1:]
+    ranked = sorted(columns, key=lambda t: -len(set(frame.text(t))))
+    if len(frame.columns) - len(ranked) < 1:
+        raise FedmtError(f"{path}: this table has no columns of features next to its labels.")
+    labels = {title: [*map(class_name, frame.text(title))] for title in ranked}
+    return Found(name, path, "table", len(frame), labels)
 
 
 def is_utf8(name: str) -> bool:

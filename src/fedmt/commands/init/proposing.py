@@ -73,6 +73,16 @@ class Plan:
     def wanted(self) -> str:
         return next(iter(self.spaces))
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the samples are the rows of tables."""
+        return self.reference.found.source == "table"
+
+    @property
+    def word(self) -> str:
+        """What the samples are called."""
+        return "rows" if self.is_table else "images"
+
 
 def propose(
     centers: Sequence[Found], tests: Sequence[Found], reference: str | None = None, column: str | None = None

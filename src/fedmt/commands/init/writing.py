@@ -11,6 +11,8 @@ from fedmt.commands.init.looking import LeftOut, is_utf8, label_columns, printab
 from fedmt.commands.init.proposing import Entry, Member, Plan, Proposal, why_left_out
 from fedmt.core.errors import FedmtError, listed
 from fedmt.inputs.images.looking import are_small, images_table
+from fedmt.inputs.tables import Statistics
+from fedmt.inputs.tabular import read_frame
 
 
 def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
@@ -21,9 +23,9 @@ def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
         _spaces(plan),
         *(_correspondence(plan, space, p) for space, p in plan.correspondences.items()),
         _reference(plan, folder),
-        *(_center(member, folder) for member in plan.centers),
+        *(_center(member, plan.word, folder) for member in plan.centers),
         *_tests(plan, folder),
-        _images(plan),
+        _tables(plan) if plan.is_table else _images(plan),
         _training(plan),
     ]
     return "\n\n".join(parts) + "\n"
@@ -33,7 +35,8 @@ def _head(plan: Plan) -> str:
     return (
         "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
         "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
-        "seed = 0\n"
+        + ('input = "tables"\n' if plan.is_table else "")
+        + "seed = 0\n"
         f"wanted = {_quoted(plan.wanted)}   # the label space that the model shall predict in"
     )
 
@@ -112,7 +115,9 @@ def _reference(plan: Plan, folder: Path) -> str:
     found = plan.reference.found
     others = [c for c in label_columns(found) if c != plan.reference.column]
     lines = [
-        _comment(f"The reference center ({plan.reason}): {found.images} images labelled in '{plan.wanted}'."),
+        _comment(
+            f"The reference center ({plan.reason}): {found.images} {plan.word} labelled in '{plan.wanted}'."
+        ),
         "[reference]",
         f"name = {_quoted(found.name)}",
         *_source(plan.reference, folder),
@@ -122,11 +127,11 @@ def _reference(plan: Plan, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _center(member: Member, folder: Path) -> str:
+def _center(member: Member, word: str, folder: Path) -> str:
     found = member.found
     lines = [
         "[[centers]]",
-        f"name = {_quoted(found.name)}   # {found.images} images",
+        f"name = {_quoted(found.name)}   # {found.images} {word}",
         *_source(member, folder),
     ]
     if member.space is not None:
@@ -146,18 +151,22 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
             lines.append(f"space = {_quoted(member.space)}")
         yield "\n".join(lines)
     if not any(m.space is not None for m in plan.tests):
+        source, path = ("table", "test.csv") if plan.is_table else ("folder", "test/")
         yield (
-            "# There is no test set, and without one no accuracy is reported. To have it, set some images\n"
+            "# There is no test set, and without one no accuracy is reported. To have it, set some "
+            f"{plan.word}\n"
             "# aside that no center trains on, labelled in the wanted space:\n"
             "# [[tests]]\n"
-            '# source = "folder"\n'
-            '# path = "test/"'
+            f'# source = "{source}"\n'
+            f'# path = "{path}"'
         )
 
 
 def _source(member: Member, folder: Path) -> list[str]:
     found = member.found
     lines = [f'source = "{found.source}"', f"path = {_quoted(_relative(found.path, folder))}"]
+    if found.source == "table" and member.column is not None:
+        lines.append(f"label_column = {_quoted(member.column)}")
     if found.source == "manifest":
         lines.append(f"image_column = {_quoted(found.image_column)}")
         if member.column is not None:
@@ -167,24 +176,41 @@ def _source(member: Member, folder: Path) -> list[str]:
     return lines + [_comment(f"{note}.") for note in found.notes]
 
 
+def _tables(plan: Plan) -> str:
+    return (
+        "# How rows become vectors: numbers, categories and missing values, by statistics of all centers.\n"
+        "# `fedmt schema` on this file makes it again.\n"
+        '[tables]\nschema = "schema.toml"'
+    )
+
+
+def statistics_of(plan: Plan) -> list[Statistics]:
+    """Of each center's table. Columns that may be labels anywhere are features nowhere."""
+    members = (plan.reference, *plan.centers)
+    labels = {column for member in members for column in member.found.columns}
+    return [Statistics.of(read_frame(m.found.path), m.found.name, labels) for m in members]
+
+
 def _images(plan: Plan) -> str:
     return images_table([m.found.seen for m in (plan.reference, *plan.centers, *plan.tests)])
 
 
 def _training(plan: Plan) -> str:
-    small = are_small([m.found.seen for m in (plan.reference, *plan.centers)])
+    small = not plan.is_table and are_small([m.found.seen for m in (plan.reference, *plan.centers)])
     many = plan.reference.found.images >= 1000
     calibration = (
-        "# A tenth of the reference center's images is not trained on; the model's probabilities are then\n"
+        f"# A tenth of the reference center's {plan.word} is not trained on; the model's probabilities are "
+        "then\n"
         "# calibrated on it. Remove the table to train on all.\n"
         "[calibration]\nshare = 0.1"
         if many
-        else "# With 1,000 images and more at the reference center, a share may be held out from training\n"
+        else f"# With 1,000 {plan.word} and more at the reference center, a share may be held out from "
+        "training\n"
         "# to calibrate the model's probabilities on:\n"
         "# [calibration]\n# share = 0.1"
     )
     return (
-        f'[model]\nbackbone = "{"small_cnn" if small else "resnet18"}"\n\n'
+        f'[model]\nbackbone = "{"mlp" if plan.is_table else "small_cnn" if small else "resnet18"}"\n\n'
         f"[training]\nrounds = 50\n\n{calibration}"
     )
 

@@ -16,6 +16,7 @@ from fedmt.commands.sweeps.scales import Scale, scale_settings
 from fedmt.config import Config, dump_config, override, parse_config
 from fedmt.config.errors import Origin
 from fedmt.core.errors import FedmtError, listed
+from fedmt.inputs import DEFAULT_INPUT
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,6 @@ def _selected(row: str, column: str, only: Sequence[str]) -> bool:
 
 def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected: bool) -> Cell:
     raw = copy.deepcopy(experiment.base)
-    _move_data(raw, experiment, sweep.data)
     parts = {
         "set: ": experiment.file.set,
         f"row '{row.label}': ": row.set,
@@ -112,6 +112,7 @@ def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected
                 raise FedmtError(f"{where}seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
             _put(raw, key, value, where)
             origin.places[tuple(key.split("."))] = where
+    _move_data(raw, experiment, sweep.data)
     config = parse_config(raw, origin)
     uses = {part.weights for part in (row, column)} - {None}
     file = _weights_for(config.model.backbone, sweep) if uses and config.model.weights is None else None
@@ -209,6 +210,6 @@ def _move_data(raw: dict[str, Any], experiment: Experiment, data: Path | None) -
                 return str(goal / path.relative_to(home))
         return value
 
-    for table in ("benchmark", "reference", "centers", "tests"):
+    for table in ("benchmark", "reference", "centers", "tests", raw.get("input", DEFAULT_INPUT.name)):
         if table in raw:
             raw[table] = moved(raw[table])

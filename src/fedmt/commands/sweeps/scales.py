@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedmt.config import Config, build_method
 from fedmt.config.schema import find_input
+from fedmt.inputs import DEFAULT_INPUT
 
 Scale = Literal["full", "small", "tiny"]
 SCALES: tuple[Scale, ...] = ("full", "small", "tiny")
@@ -27,13 +28,14 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
     small = scale == "small"
     least = min(training.rounds, 5)
     found: dict[str, Any] = {
-        "model.backbone": "small_cnn",
         "model.weights": None,
         "training.rounds": max(training.rounds // 16, least) if small else min(training.rounds, 2),
         "training.local_epochs": min(training.local_epochs, 1),
         "training.reference_epochs": min(training.reference_epochs, 5),
         "training.warmup_epochs": min(training.warmup_epochs, 20 if small else 2),
     }
+    if config.input == DEFAULT_INPUT.name:  # the networks of the others are small
+        found["model.backbone"] = "small_cnn"
     tuning = getattr(build_method(config), "fine_tune_epochs", None)
     if tuning is not None:
         found["method.fine_tune_epochs"] = max(tuning // 5, 1) if small else min(tuning, 2)

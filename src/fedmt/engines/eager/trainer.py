@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmt.aggregation import Weights
+from fedmt.backbones.dropout import reseed
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
@@ -107,6 +108,7 @@ class Trainer:
         rate, momentum, nesterov = work.learning_rate, training.momentum, training.nesterov
         sums: dict[str, Tensor] = {}
         torch.manual_seed(seed)
+        reseed(self.model, seed)
         at_once = self._steps_at_once(samples, steps)
         for first in range(0, len(work), at_once):
             chunk = {k: v[first : first + at_once] for k, v in steps.items()}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedmt.backbones.dropout import reseed
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.engines.eager.trainer import Trained, Trainer
@@ -115,6 +116,7 @@ class Worker:
             flat.put(flat.weights, {k: v for k, v in job.received.items() if v is not base.weights.get(k)})
             flat.refresh()
             flat.velocity.zero_()
+            reseed(self.model, job.seed)
             for kind in {v.dtype for v in self._buffers.values()}:
                 names = [k for k, v in self._buffers.items() if v.dtype == kind]
                 received = [job.received[k].to(self.device) for k in names]
