@@ -14,7 +14,7 @@ from fedmt.inputs.base import Input, Views
 from fedmt.inputs.images import Images
 
 INPUTS: Registry[type[Input]] = Registry(
-    "input", {"images": Images}, subclass_of(Input, "fedmt.inputs.Input")
+    "input", {"images": Images, "text": "fedmt.inputs.text:Text"}, subclass_of(Input, "fedmt.inputs.Input")
 )
 
 DEFAULT_INPUT = Images

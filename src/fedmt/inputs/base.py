@@ -37,6 +37,11 @@ class Views(ABC):
         """Where any views will do, an object of them; where a config names a class, its fields."""
         return is_instance_schema(cls) if cls is Views else handler(source)
 
+    def on(self, input: Input) -> Views:
+        """These views for the samples of one input; other than itself where they need to know more of it than
+        a stored sample shows."""
+        return self
+
     @property
     @abstractmethod
     def weak_numbers(self) -> int:
@@ -102,6 +107,11 @@ class Input(Named, ABC):
     def mismatch(self, other: Input) -> str:
         """Why a center with `other` does not fit a reference center with this input, and what to do."""
         return f"{self.word}s of shape {other.shape}, the reference center {self.shape}"
+
+    @property
+    def seen_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as a network sees it."""
+        return self.shape
 
     @property
     def extent(self) -> int:

@@ -18,6 +18,7 @@ SOURCES: Registry[type[Source]] = Registry(
         "manifest": "fedmt.data.sources.manifest:Manifest",
         "npz": "fedmt.data.sources.npz:Npz",
         "idx": "fedmt.data.sources.idx:Idx",
+        "text": "fedmt.data.sources.text:TextTable",
         "cifar100": "fedmt.data.sources.cifar100:Cifar100",
         "fashion_mnist": "fedmt.data.sources.fashion_mnist:FashionMnist",
         "fitzpatrick17k": "fedmt.data.sources.fitzpatrick17k:Fitzpatrick17k",
