@@ -1,13 +1,13 @@
-"""TREC and CLINC150 as they are downloaded, to the CSV files that experiments/trec.toml and clinc150.toml read.
+"""TREC and CLINC150 from their downloads to the CSV files that experiments/trec.toml and clinc150.toml read.
 
     python scripts/text_benchmarks.py trec DOWNLOADS data/trec
     python scripts/text_benchmarks.py clinc150 DOWNLOADS data/clinc150
 
 DOWNLOADS holds `train_5500.label` and `TREC_10.label` (https://cogcomp.seas.upenn.edu/Data/QA/QC), or
-`data_full.json` and `domains.json` (https://github.com/clinc/oos-eval); JSON files may be gzipped. The new folder
-gets train.csv and test.csv with the columns text, fine and coarse, and for CLINC150 validation.csv. Of TREC,
-which has no validation part, every tenth line of the training file goes to validation.csv and the others to
-fit.csv: settings are chosen there, and never on the test file.
+`data_full.json` and `domains.json` (https://github.com/clinc/oos-eval); JSON files may be gzipped. The new
+folder gets train.csv, validation.csv and test.csv with the columns text, fine and coarse. TREC has no
+validation part: every tenth line of its training file is copied to validation.csv, and the others to fit.csv.
+Settings are chosen on validation.csv, never on the test file.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def trec(folder: Path) -> dict[str, list[Row]]:
         parts[name] = [(text, fine, fine.partition(":")[0]) for fine, _, text in split]
     # The training file repeats some questions, a few with another label; the first one counts.
     first = {text: (text, fine, coarse) for text, fine, coarse in reversed(parts["train"])}
-    known = {fine for _, fine, _ in parts["train"]}
-    parts["train"] = [row for text, row in reversed(first.items())]
-    assert known == {fine for _, fine, _ in parts["train"]}
+    parts["train"] = list(reversed(first.values()))
     parts["validation"] = parts["train"][::10]
     parts["fit"] = [row for number, row in enumerate(parts["train"]) if number % 10]
     return parts
@@ -46,7 +44,9 @@ def clinc150(folder: Path) -> dict[str, list[Row]]:
     domain = {intent: name for name, intents in domains.items() for intent in intents}
     data = _json(folder / "data_full.json")
     parts = {"train": "train", "validation": "val", "test": "test"}
-    return {name: [(text, intent, domain[intent]) for text, intent in data[key]] for name, key in parts.items()}
+    return {
+        name: [(text, intent, domain[intent]) for text, intent in data[key]] for name, key in parts.items()
+    }
 
 
 def _json(path: Path) -> Any:

@@ -124,6 +124,9 @@ def test_what_an_input_of_text_is() -> None:
     assert input.seen_shape == (64,) and input.network_arguments == {"features": 64}
     mean, std = input.identity_statistics
     assert not mean.any() and (std == 1).all()
+    # No bucket is scaled up against another, however rare its words are.
+    samples = input.hashed(["my card", "my phone", "my card"]).samples
+    assert [t.shape for t in input.statistics(samples)] == [(1, 1), (1, 1)]
     example = input.example(5, torch.Generator().manual_seed(0))
     assert Text.of(example, "here") == Text((1, 8)) and example.abs().max() <= 64
     with pytest.raises(FedmtError, match=r"here: hashed texts must be int32 \[N, n-grams, length\], got"):

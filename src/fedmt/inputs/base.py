@@ -37,11 +37,6 @@ class Views(ABC):
         """Where any views will do, an object of them; where a config names a class, its fields."""
         return is_instance_schema(cls) if cls is Views else handler(source)
 
-    def on(self, input: Input) -> Views:
-        """These views for the samples of one input; other than itself where they need to know more of it than
-        a stored sample shows."""
-        return self
-
     @property
     @abstractmethod
     def weak_numbers(self) -> int:
@@ -51,6 +46,10 @@ class Views(ABC):
     @abstractmethod
     def strong_numbers(self) -> int:
         """Uniform numbers per sample that `strong` uses."""
+
+    def on(self, input: Input) -> Views:
+        """The views of this input's samples, where they depend on what the input knows of them."""
+        return self
 
     @abstractmethod
     def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:

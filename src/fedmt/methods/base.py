@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -180,10 +180,10 @@ class Method(Named, ABC):
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
     augmentation: Views = field(default_factory=DEFAULT_INPUT.views, metadata=OWN_TABLE)
 
-    def on(self, input: Input) -> Self:
-        """The method with its views for the samples of one input."""
+    def seeing(self, input: Input) -> Method:
+        """The method with views of this input's samples."""
         views = self.augmentation.on(input)
-        return self if views is self.augmentation else replace(self, augmentation=views)
+        return self if views == self.augmentation else replace(self, augmentation=views)
 
     # -- the reference center ---------------------------------------------------------------------
 

@@ -134,8 +134,9 @@ def _write(text: str, out: Path) -> None:
 
 def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> None:
     table = Table(title="Found")
-    for name in ("name", "as", "images", "labels"):
-        table.add_column(name, justify="right" if name == "images" else "left")
+    word = found[0].word if found else "images"
+    for name in ("name", "as", word, "labels"):
+        table.add_column(name, justify="right" if name == word else "left")
     for one in found:
         unnamed = "folders" if one.source == "folder" else "labels"
         labels = "; ".join(

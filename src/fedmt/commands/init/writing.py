@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedmt.commands.init.looking import LeftOut, is_utf8, label_columns, printable
+from fedmt.commands.init.looking import Found, LeftOut, is_utf8, label_columns, printable
 from fedmt.commands.init.proposing import Entry, Member, Plan, Proposal, why_left_out
+from fedmt.commands.init.texts import are_texts, text_table
 from fedmt.core.errors import FedmtError, listed
 from fedmt.inputs.images.looking import are_small, images_table
 
@@ -23,17 +24,18 @@ def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
         _reference(plan, folder),
         *(_center(member, folder) for member in plan.centers),
         *_tests(plan, folder),
-        _images(plan),
+        _input(plan),
         _training(plan),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _head(plan: Plan) -> str:
+    kind = 'input = "text"\n' if are_texts(_all(plan)) else ""
     return (
         "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
         "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
-        "seed = 0\n"
+        f"{kind}seed = 0\n"
         f"wanted = {_quoted(plan.wanted)}   # the label space that the model shall predict in"
     )
 
@@ -112,7 +114,9 @@ def _reference(plan: Plan, folder: Path) -> str:
     found = plan.reference.found
     others = [c for c in label_columns(found) if c != plan.reference.column]
     lines = [
-        _comment(f"The reference center ({plan.reason}): {found.images} images labelled in '{plan.wanted}'."),
+        _comment(
+            f"The reference center ({plan.reason}): {found.images} {found.word} labelled in '{plan.wanted}'."
+        ),
         "[reference]",
         f"name = {_quoted(found.name)}",
         *_source(plan.reference, folder),
@@ -126,7 +130,7 @@ def _center(member: Member, folder: Path) -> str:
     found = member.found
     lines = [
         "[[centers]]",
-        f"name = {_quoted(found.name)}   # {found.images} images",
+        f"name = {_quoted(found.name)}   # {found.images} {found.word}",
         *_source(member, folder),
     ]
     if member.space is not None:
@@ -146,18 +150,24 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
             lines.append(f"space = {_quoted(member.space)}")
         yield "\n".join(lines)
     if not any(m.space is not None for m in plan.tests):
+        word = plan.reference.found.word
+        source, path = ("text", "test.csv") if word == "texts" else ("folder", "test/")
         yield (
-            "# There is no test set, and without one no accuracy is reported. To have it, set some images\n"
+            f"# There is no test set, and without one no accuracy is reported. To have it, set some {word}\n"
             "# aside that no center trains on, labelled in the wanted space:\n"
             "# [[tests]]\n"
-            '# source = "folder"\n'
-            '# path = "test/"'
+            f'# source = "{source}"\n'
+            f'# path = "{path}"'
         )
 
 
 def _source(member: Member, folder: Path) -> list[str]:
     found = member.found
     lines = [f'source = "{found.source}"', f"path = {_quoted(_relative(found.path, folder))}"]
+    if found.text_column is not None:
+        lines.append(f"text_column = {_quoted(found.text_column)}")
+        if member.column is not None:
+            lines.append(f"label_column = {_quoted(member.column)}")
     if found.source == "manifest":
         lines.append(f"image_column = {_quoted(found.image_column)}")
         if member.column is not None:
@@ -167,26 +177,30 @@ def _source(member: Member, folder: Path) -> list[str]:
     return lines + [_comment(f"{note}.") for note in found.notes]
 
 
-def _images(plan: Plan) -> str:
-    return images_table([m.found.seen for m in (plan.reference, *plan.centers, *plan.tests)])
+def _all(plan: Plan) -> list[Found]:
+    return [m.found for m in (plan.reference, *plan.centers, *plan.tests)]
+
+
+def _input(plan: Plan) -> str:
+    """The table of the input."""
+    found = _all(plan)
+    return text_table(found) if are_texts(found) else images_table([f.seen for f in found])
 
 
 def _training(plan: Plan) -> str:
     small = are_small([m.found.seen for m in (plan.reference, *plan.centers)])
-    many = plan.reference.found.images >= 1000
+    many, word = plan.reference.found.images >= 1000, plan.reference.found.word
+    backbone = "mlp" if word == "texts" else "small_cnn" if small else "resnet18"
     calibration = (
-        "# A tenth of the reference center's images is not trained on; the model's probabilities are then\n"
+        f"# A tenth of the reference center's {word} is not trained on; the model's probabilities are then\n"
         "# calibrated on it. Remove the table to train on all.\n"
         "[calibration]\nshare = 0.1"
         if many
-        else "# With 1,000 images and more at the reference center, a share may be held out from training\n"
+        else f"# With 1,000 {word} and more at the reference center, a share may be held out from training\n"
         "# to calibrate the model's probabilities on:\n"
         "# [calibration]\n# share = 0.1"
     )
-    return (
-        f'[model]\nbackbone = "{"small_cnn" if small else "resnet18"}"\n\n'
-        f"[training]\nrounds = 50\n\n{calibration}"
-    )
+    return f'[model]\nbackbone = "{backbone}"\n\n[training]\nrounds = 50\n\n{calibration}'
 
 
 def _relative(path: Path, folder: Path) -> str:

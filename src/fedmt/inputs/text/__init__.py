@@ -26,6 +26,10 @@ from fedmt.inputs.text.views import FEATURES, LENGTH, TokenDropout, dense
 COLUMN = "text"
 """The column of a CSV that holds the texts, unless the user names another."""
 
+DEVIATION = 0.125
+"""What a network's input is divided by, so that its L2 norm is 8, not 1. Of 1, 4, 8 and 16, this let a linear
+network learn best at the default learning rate; one with batch norm does not mind."""
+
 
 class TextSpec(Section):
     """features: number of buckets that words are hashed into, which is the width of what a network sees.
@@ -92,8 +96,8 @@ class Text(Input):
         return dense(samples, self.features)
 
     def statistics(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Zero and one: by their own deviations, rare words would be blown up."""
-        return torch.zeros(1, 1), torch.ones(1, 1)
+        """The same for every bucket: by their own deviations, rare words would be blown up."""
+        return torch.zeros(1, 1), torch.full((1, 1), DEVIATION)
 
     @property
     def network_arguments(self) -> Mapping[str, int]:

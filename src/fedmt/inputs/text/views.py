@@ -23,7 +23,8 @@ def dense(samples: Tensor, features: int) -> Tensor:
     entries = samples.flatten(1)
     # Where there is no n-gram, the sign is 0, and adding it to the first bucket changes nothing.
     buckets = (entries.abs() - 1).clamp_min(0).to(torch.int64)
-    empty = torch.zeros(len(samples), features, dtype=torch.float32, device=samples.device)
+    # `shape[0]`, since `len` would fix the batch size of an exported graph.
+    empty = samples.new_zeros((samples.shape[0], features), dtype=torch.float32)
     counts = empty.scatter_add(1, buckets, entries.sign().to(torch.float32))
     # Counts are whole numbers: a norm below 1 is 0, of a text without words, which stays 0.
     return counts / counts.square().sum(1, keepdim=True).sqrt().clamp_min(1)
@@ -48,7 +49,7 @@ def drop_words(samples: Tensor, uniforms: Tensor, probability: float) -> Tensor:
 class TokenDropout(Views):
     """dropout: the probability that a word is dropped from a strong view; weak_dropout: from a weak view."""
 
-    dropout: float = 0.3
+    dropout: float = 0.15
     weak_dropout: float = 0.0
 
     def __post_init__(self) -> None:
