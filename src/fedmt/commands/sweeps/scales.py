@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedmt.config import Config, build_method
 from fedmt.config.schema import find_input
+from fedmt.inputs import DEFAULT_INPUT
 
 Scale = Literal["full", "small", "tiny"]
 SCALES: tuple[Scale, ...] = ("full", "small", "tiny")
@@ -26,9 +27,10 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
         return {}
     small = scale == "small"
     least = min(training.rounds, 5)
+    images = config.input == DEFAULT_INPUT.name
     found: dict[str, Any] = {
-        "model.backbone": "small_cnn",
-        "model.weights": None,
+        # Networks for other inputs are small as they are.
+        **({"model.backbone": "small_cnn", "model.weights": None} if images else {}),
         "training.rounds": max(training.rounds // 16, least) if small else min(training.rounds, 2),
         "training.local_epochs": min(training.local_epochs, 1),
         "training.reference_epochs": min(training.reference_epochs, 5),
