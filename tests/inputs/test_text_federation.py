@@ -45,8 +45,6 @@ coarse = ["card", "travel"]
 [text]
 features = 128
 length = 8
-[model]
-backbone = "fedmt_toy:network"
 [training]
 rounds = 2
 batch_size = 16

@@ -93,6 +93,10 @@ class Input(Named, ABC):
     """Of a stored sample."""
     memory_format: ClassVar[torch.memory_format] = torch.contiguous_format
     """In which layout networks are fastest with it."""
+    backbone: ClassVar[str] = "resnet18"
+    """The network that is trained where a config names none."""
+    seen_as: ClassVar[str | None] = None
+    """Another input whose networks take what a network sees of this one."""
 
     shape: tuple[int, ...]
 
@@ -102,6 +106,14 @@ class Input(Named, ABC):
     @abstractmethod
     def of(cls, samples: Tensor, where: str) -> Input:
         """The input that these stored samples [N, ...] are; an error that names `where` if they are none."""
+
+    def settled(self, samples: Tensor) -> Input:
+        """The input with all that the reference center's samples fix for the whole federation."""
+        return self
+
+    def fits(self, other: Input) -> bool:
+        """Whether samples of this input are samples of `other`, the reference center's, as well."""
+        return self == other
 
     def mismatch(self, other: Input) -> str:
         """Why a center with `other` does not fit a reference center with this input, and what to do."""

@@ -55,6 +55,8 @@ class Text(Input):
     views: ClassVar[type[Views]] = TokenDropout
     options: ClassVar[type[Section]] = TextSpec
     dtype: ClassVar[torch.dtype] = torch.int32
+    backbone: ClassVar[str] = "mlp"
+    seen_as: ClassVar[str | None] = "vectors"
 
     shape: tuple[int, int]
     features: int = FEATURES
