@@ -44,6 +44,8 @@ from fedmt.config.errors import Origin
 from fedmt.data.specs import BenchmarkSpec, CalibrationSpec
 from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.augment import Augmentation
+from fedmt.inputs.text import TextSpec
+from fedmt.inputs.text.views import TokenDropout
 from fedmt.methods import METHODS, Training
 
 ROOT = Path(__file__).parents[2]
@@ -122,8 +124,9 @@ SETTINGS = {
     "method": {"name", *(f.name for m in METHODS.values() for f in fields(m))},
     "aggregation": {"name", *(f.name for s in STRATEGIES.values() for f in fields(s))},
     "training": {f.name for f in fields(Training)},
-    "augmentation": {f.name for f in fields(Augmentation)},
+    "augmentation": {f.name for views in (Augmentation, TokenDropout) for f in fields(views)},
     "images": set(ImageSpec.model_fields),
+    "text": set(TextSpec.model_fields),
     "benchmark": set(BenchmarkSpec.model_fields),
     "calibration": set(CalibrationSpec.model_fields),
     "deployment": set(DeploymentSpec.model_fields),
