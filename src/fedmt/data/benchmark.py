@@ -7,6 +7,7 @@ split (splits.py), small classes filled up with copies (copies.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -80,8 +81,7 @@ def load_benchmark(
     for name, number in spec.spaces.items():
         space, matrix = train.spaces[name], _co_occurrence(train, spec.wanted, name)
         if name != spec.wanted:
-            own = test.labels[name]
-            tests.append(Center(f"test ({name})", tested, space, own, input=data.input, snippets=snippets))
+            tests.append(replace(tests[0], name=f"test ({name})", space=space, labels=test.labels[name]))
         for _ in range(number):
             place = len(centers) + 1
             centers.append(center(place, f"center-{place:0{digits}d}", space, matrix))

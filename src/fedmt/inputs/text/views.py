@@ -57,7 +57,7 @@ class TokenDropout(Views):
         share("augmentation.weak_dropout", self.weak_dropout)
 
     def on(self, input: Input) -> Views:
-        return Sized(self.dropout, self.weak_dropout, *input.seen_shape, input.shape[1])
+        return Sized(self.dropout, self.weak_dropout, input.seen_shape[0], input.shape[1])
 
     @property
     def weak_numbers(self) -> int:
