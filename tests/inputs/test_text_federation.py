@@ -45,6 +45,7 @@ coarse = ["card", "travel"]
 [text]
 features = 128
 length = 8
+ngrams = 2
 [training]
 rounds = 2
 batch_size = 16

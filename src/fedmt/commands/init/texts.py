@@ -19,7 +19,7 @@ TABLE = """\
 [text]
 features = 4096
 length = {length}
-ngrams = 2"""
+ngrams = 1"""
 
 
 def text_column(columns: Mapping[str, Sequence[str]]) -> str | None:

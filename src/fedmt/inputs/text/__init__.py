@@ -40,7 +40,7 @@ class TextSpec(Section):
 
     features: Annotated[int, Field(ge=2, le=2**20)] = FEATURES
     length: Annotated[int, Field(ge=1, le=4096)] = LENGTH
-    ngrams: Annotated[int, Field(ge=1, le=3)] = 2
+    ngrams: Annotated[int, Field(ge=1, le=3)] = 1
 
     def input(self) -> Text:
         return Text((self.ngrams, self.length), self.features)
