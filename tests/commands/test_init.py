@@ -15,6 +15,7 @@ from fedmt.commands.init import command_line
 from fedmt.commands.init.looking import discover, look
 from fedmt.commands.init.proposing import Entry, by_name, propose
 from fedmt.config import load_config
+from fedmt.core.errors import FedmtError
 from fedmt.inputs.images.looking import proposed_size
 from fedmt.training.progress import make_console
 
@@ -513,3 +514,45 @@ def test_a_table_may_name_images_by_every_ending_of_a_jpeg(tmp_path: Path) -> No
     lines = [f"{i}.{ending},{'xy'[i % 2]}\n" for i, ending in enumerate(endings)]
     (tmp_path / "cases.csv").write_text("image,label\n" + "".join(lines))
     assert look("b", tmp_path / "cases.csv").images == 6
+
+
+# -- texts --------------------------------------------------------------------------------------------
+
+
+def texts(path: Path, header: Sequence[str], labels: Sequence[Sequence[str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for i, row in enumerate(labels):
+            writer.writerow([f"question {i} about this and that", *row])
+
+
+def test_tables_of_texts(tmp_path: Path, capsys) -> None:
+    base = tmp_path / "data"
+    fine = [("lost card", "card"), ("new card", "card"), ("flight", "travel")] * 4
+    texts(base / "reference.csv", ["question", "intent", "topic"], fine)
+    texts(base / "bonn.csv", ["text", "topic"], [(topic,) for _, topic in fine])
+    texts(base / "kiel.csv", ["text"], [() for _ in fine])
+    texts(base / "test.csv", ["text", "intent"], [(intent,) for intent, _ in fine])
+    out = tmp_path / "federation.toml"
+    command_line(base, [], [], None, None, out, False, False, make_console())
+    assert "texts" in capsys.readouterr().out
+    config = load_config(out)
+    assert config.input == "text" and config.model.backbone == "mlp" and config.options.length == 32
+    assert config.wanted == "intent" and config.correspondences["topic"]["flight"] == "travel"
+    assert config.reference.text_column == "question" and config.reference.label_column == "intent"
+    assert [(c.name, c.text_column, c.space) for c in config.centers] == [
+        ("bonn", "text", "topic"),
+        ("kiel", "text", None),
+    ]
+    assert "images" not in out.read_text()
+
+
+def test_texts_and_images_do_not_mix(tmp_path: Path) -> None:
+    texts(tmp_path / "a.csv", ["text", "label"], [("x",), ("y",)] * 4)
+    class_folders(tmp_path / "b", ["x", "y"])
+    out = tmp_path / "federation.toml"
+    with pytest.raises(FedmtError, match="'a' have a column of texts, but 'b' have none"):
+        command_line(tmp_path, [], [], "a", None, out, False, False, make_console())
+    assert not out.exists()

@@ -46,6 +46,8 @@ from fedmt.data.specs import BenchmarkSpec, CalibrationSpec
 from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.inputs.tables import TableSpec
+from fedmt.inputs.text import TextSpec
+from fedmt.inputs.text.views import TokenDropout
 from fedmt.inputs.vectors import VectorSpec, VectorViews
 from fedmt.methods import METHODS, Training
 
@@ -127,10 +129,11 @@ SETTINGS = {
     "method": {"name", *(f.name for m in METHODS.values() for f in fields(m))},
     "aggregation": {"name", *(f.name for s in STRATEGIES.values() for f in fields(s))},
     "training": {f.name for f in fields(Training)},
-    "augmentation": {f.name for views in (Augmentation, VectorViews) for f in fields(views)},
+    "augmentation": {f.name for v in (Augmentation, VectorViews, TokenDropout) for f in fields(v)},
     "images": set(ImageSpec.model_fields),
     "vectors": set(VectorSpec.model_fields),
     "tables": set(TableSpec.model_fields),
+    "text": set(TextSpec.model_fields),
     "benchmark": set(BenchmarkSpec.model_fields),
     "calibration": set(CalibrationSpec.model_fields),
     "deployment": set(DeploymentSpec.model_fields),

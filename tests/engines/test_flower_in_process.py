@@ -445,6 +445,57 @@ def test_rows_of_a_table(tmp_path, quick, kind: str) -> None:
     assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
 
 
+TEXTS = """
+input = "text"
+device = "cpu"
+wanted = "kind"
+[model]
+backbone = "fedmt_toy:network"
+[text]
+features = 64
+length = 4
+[training]
+rounds = 2
+batch_size = 4
+warmup_epochs = 3
+[spaces]
+kind = ["card", "flight"]
+[reference]
+source = "text"
+path = "reference.csv"
+[[centers]]
+name = "Bonn"
+source = "text"
+path = "Bonn.csv"
+space = "kind"
+[[tests]]
+source = "text"
+path = "reference.csv"
+"""
+
+
+def test_texts_are_hashed_at_their_center(tmp_path, monkeypatch, quick) -> None:
+    """With a table [data] of its own: the plan says how to hash, and no word is in any message."""
+    shutil.copy(TOY, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name, word in (("reference", "please"), ("Bonn", "zanzibar")):
+        rows = [
+            f"my {word} card number {i},card\nbook {word} flight {i * 'x'} soon,flight\n" for i in range(8)
+        ]
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(rows))
+    path, center = tmp_path / "texts.toml", tmp_path / "center.toml"
+    path.write_text(TEXTS)
+    center.write_text(
+        'name = "Bonn"\nstate = "state"\nspace = "kind"\n[spaces]\nkind = ["card", "flight"]\n'
+        '[data]\nsource = "text"\npath = "Bonn.csv"\n'
+    )
+    run(load_config(path), tmp_path / "local")
+    grid = InProcessGrid({1: center})
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+    assert grid.seen and not any("zanzibar" in str(wire.facts_of(reply)) for *_, reply in grid.seen)
+
+
 # -- a center's device --------------------------------------------------------------------------------
 
 

@@ -61,7 +61,7 @@ def build(
     found = BACKBONES.find(name, "model.backbone")
     known = found if isinstance(found, Backbone) else Backbone(found, input=input.name)
     takes = {kind.name for kind in type(input).__mro__ if issubclass(kind, Input)}  # tables are vectors, too
-    if known.input not in takes:
+    if known.input not in takes | {input.seen_as}:
         raise FedmtError(
             f"model.backbone: '{name}' takes {known.input}, but the samples of this federation are "
             f"{input.name}; choose another backbone."

@@ -17,7 +17,9 @@ def predict(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="INPUT…", help="Samples (such as images), folders of them, or CSVs that name them."
+            metavar="INPUT…",
+            help="Samples (such as images), folders of them, or CSVs that name them. Texts: a CSV, or a file "
+            "with one text per line.",
         ),
     ],
     space: Annotated[str | None, typer.Option(help="Label space; by default the wanted one.")] = None,
@@ -26,7 +28,12 @@ def predict(
     center: Annotated[
         str | None, typer.Option(help="Answer by this center's own matrix or head, not by the mean.")
     ] = None,
-    image_column: Annotated[str, typer.Option(help="Column of a CSV that names the files.")] = "image",
+    column: Annotated[
+        str | None,
+        typer.Option(
+            "--column", "--image-column", help="Column of a CSV that names the files, or holds the texts."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
     """Classes and probabilities of samples, in any label space of the federation."""
@@ -36,7 +43,7 @@ def predict(
     from fedmt.commands.steps import next_step
 
     console = Console(stderr=True, markup=False, highlight=False)
-    if not command_line(run, inputs, space, top, out, center, image_column, device, sys.stdout, console):
+    if not command_line(run, inputs, space, top, out, center, column, device, sys.stdout, console):
         raise typer.Exit(1)
     next_step(console, "export", run, "--onnx", "model.onnx")
 

@@ -7,6 +7,7 @@ split (splits.py), small classes filled up with copies (copies.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -71,13 +72,16 @@ def load_benchmark(
         return Center(name, values, space, labels, matrix, truth[own] if place else None, data.input)
 
     tested = held.samples if len(test) == len(held) else held.samples[test.positions]
-    tests = [Center("test", tested, goal, test.labels[spec.wanted], input=data.input)]
+    snippets = None
+    if held.snippets is not None:
+        snippets = tuple(held.snippets[i] for i in test.positions.tolist())
+    tests = [Center("test", tested, goal, test.labels[spec.wanted], input=data.input, snippets=snippets)]
     centers: list[Center] = []
     digits = len(str(count))
     for name, number in spec.spaces.items():
         space, matrix = train.spaces[name], _co_occurrence(train, spec.wanted, name)
         if name != spec.wanted:
-            tests.append(Center(f"test ({name})", tested, space, test.labels[name], input=data.input))
+            tests.append(replace(tests[0], name=f"test ({name})", space=space, labels=test.labels[name]))
         for _ in range(number):
             place = len(centers) + 1
             centers.append(center(place, f"center-{place:0{digits}d}", space, matrix))

@@ -25,12 +25,15 @@ class Samples:
 
     values: [N, ...], as `input` stores them. labels: int64 [N], positions in the center's label space; None:
     it has no labels. truth: int64 [N], positions in the wanted space, where a benchmark knows them.
+    snippets: of a test, what a report shows of each sample, where its stored form does not show it. They are
+    never sent or written, except into a report that is asked to show them.
     """
 
     values: Tensor
     labels: Tensor | None
     truth: Tensor | None
     input: Input
+    snippets: tuple[str, ...] | None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -57,6 +60,7 @@ class Center(Member, Samples):
         size: int | None = None,
         *,
         images: Tensor | None = None,
+        snippets: tuple[str, ...] | None = None,
     ) -> None:
         """values: the samples, in the stored form of `input`; by default images, in uint8. images: the same.
 
@@ -64,6 +68,7 @@ class Center(Member, Samples):
         correspondence: between `space` and the wanted space, where it is known.
         truth: int64 [N], positions in the wanted space, where a benchmark knows them; methods never read it.
         size: follows from the values, whatever is given.
+        snippets: of a test, what a report shows of each sample, where its stored form does not show it.
         """
         values = images if values is None else values
         if values is None:
@@ -71,7 +76,7 @@ class Center(Member, Samples):
         found = (input if isinstance(input, type) else type(input)).of(values, f"Center '{name}'")
         if isinstance(input, Input):  # it may know more than the values show, such as the names of columns
             found = replace(input, shape=found.shape)
-        Samples.__init__(self, values, labels, truth, found)
+        Samples.__init__(self, values, labels, truth, found, snippets)
         Member.__init__(self, name, space, correspondence, len(values))  # checks them, and then the samples
 
     def __post_init__(self) -> None:
@@ -84,6 +89,8 @@ class Center(Member, Samples):
         for name, labels in (("labels", self.labels), ("truth", self.truth)):
             if labels is not None and labels.shape != (len(self),):
                 raise FedmtError(f"{where}: {len(self)} {word}s but {name} of shape {tuple(labels.shape)}.")
+        if self.snippets is not None and len(self.snippets) != len(self):
+            raise FedmtError(f"{where}: {len(self)} {word}s but {len(self.snippets)} snippets of them.")
         if self.labels is None or space is None:
             return
         low, high = int(self.labels.min()), int(self.labels.max())

@@ -217,4 +217,13 @@ def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], 
             f"{listed(found.spaces[space.name])}."
         )
     labels = found.labels[space.name]
-    return Center(member.name, found.samples, space, labels, member.correspondence, input=found.input)
+    snippets = found.snippets if split == "test" else None
+    return Center(
+        member.name,
+        found.samples,
+        space,
+        labels,
+        member.correspondence,
+        input=found.input,
+        snippets=snippets,
+    )

@@ -24,6 +24,7 @@ class SampleSet:
     spaces: the label spaces, under the same names.
     notes: sentences for the user about what was read and what was not.
     input: what a sample is.
+    snippets: what a report shows of each sample, where its stored form does not show it.
     """
 
     samples: Tensor
@@ -31,6 +32,7 @@ class SampleSet:
     spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     input: Input | type[Input] = DEFAULT_INPUT
+    snippets: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.samples)

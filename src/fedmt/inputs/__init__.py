@@ -17,7 +17,7 @@ from fedmt.inputs.vectors import Vectors
 
 INPUTS: Registry[type[Input]] = Registry(
     "input",
-    {"images": Images, "vectors": Vectors, "tables": Tables},
+    {"images": Images, "vectors": Vectors, "tables": Tables, "text": "fedmt.inputs.text:Text"},
     subclass_of(Input, "fedmt.inputs.Input"),
 )
 

@@ -95,6 +95,8 @@ class Input(Named, ABC):
     """In which layout networks are fastest with it."""
     backbone: ClassVar[str] = "resnet18"
     """The network that is trained where a config names none."""
+    seen_as: ClassVar[str | None] = None
+    """Another input whose networks take what a network sees of this one."""
 
     shape: tuple[int, ...]
 
@@ -116,6 +118,11 @@ class Input(Named, ABC):
     def mismatch(self, other: Input) -> str:
         """Why a center with `other` does not fit a reference center with this input, and what to do."""
         return f"{self.word}s of shape {other.shape}, the reference center {self.shape}"
+
+    @property
+    def seen_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as a network sees it."""
+        return self.shape
 
     @property
     def extent(self) -> int:

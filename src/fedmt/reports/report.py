@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedmt.config import build_federation, load_config
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
+from fedmt.data.center import Center
 from fedmt.data.member import Member
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
@@ -177,7 +177,7 @@ class Source:
         found = {}
         for tested in evaluation.tests:
             own = [t for t in tests if t.space is not None and t.space.name == tested.space]
-            every = torch.cat([t.values for t in own]).cpu() if own else torch.empty(0)
+            every = [(test, i) for test in own for i in range(len(test))]
             if len(every) != len(tested.labels):
                 notes.append(f"No images in '{tested.space}': the test data is not what it was in the run.")
                 continue
@@ -186,12 +186,19 @@ class Source:
                     "true": int(tested.labels[i]),
                     "predicted": int(tested.predicted[i]),
                     "confidence": round(float(tested.probabilities[i, tested.predicted[i]]), 3),
-                    **own[0].input.preview(every[i]),
+                    **_shown(*every[i]),
                     "number": i,
                 }
                 for i in confident_mistakes(tested)
             ]
         return found
+
+
+def _shown(test: Center, position: int) -> Mapping[str, str]:
+    """One test sample as a person sees it."""
+    if test.snippets is not None:
+        return {"text": test.snippets[position]}
+    return test.input.preview(test.values[position].cpu())
 
 
 def confident_mistakes(tested: Predicted, most: int = MISTAKES) -> list[int]:

@@ -169,9 +169,9 @@ def _write_schema(plan: Plan, path: Path, force: bool, console: Console) -> None
 
 def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> None:
     table = Table(title="Found")
-    samples = "rows" if any(one.source == "table" for one in found) else "images"
-    for name in ("name", "as", samples, "labels"):
-        table.add_column(name, justify="right" if name == samples else "left")
+    word = found[0].word if found else "images"
+    for name in ("name", "as", word, "labels"):
+        table.add_column(name, justify="right" if name == word else "left")
     for one in found:
         unnamed = "folders" if one.source == "folder" else "labels"
         labels = "; ".join(

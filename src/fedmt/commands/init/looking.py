@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedmt.commands.init.texts import longest, text_column
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
 from fedmt.data.sources.npz import read_npz
@@ -30,6 +31,7 @@ class Found:
         empty where there are none. The most likely column is the first.
     seen: what a look at some of the images told.
     beside: folders that a table's images lie in. notes: what was not clear, for the user.
+    text_column: where the texts stand in a table of texts; words: a length that nearly all of them fit in.
     """
 
     name: str
@@ -42,6 +44,15 @@ class Found:
     seen: Seen = NOTHING_SEEN
     beside: frozenset[Path] = frozenset()
     notes: tuple[str, ...] = ()
+    text_column: str | None = None
+    words: int = 0
+
+    @property
+    def word(self) -> str:
+        """What its samples are called."""
+        if self.text_column is not None:
+            return "texts"
+        return "rows" if self.source == "table" else "images"
 
     def classes(self, column: str) -> frozenset[str]:
         return frozenset(self.columns[column])
@@ -82,8 +93,8 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
     if not any(isinstance(f, Found) for f in seen):
         rows = [e for e in entries if e.suffix.lower() in SUFFIXES and e.is_file()]
         tables = [*rows, *(e for e in tables if e not in rows)]
-        others = [one for one in seen if one.name not in {e.name for e in rows}]
-        seen = [*(_tried(e.stem, e, look_at_rows) for e in rows), *others]
+        no_tables = [one for one in seen if one.name not in {e.name for e in rows}]
+        seen = [*(_tried(e.stem, e, look_at_rows) for e in rows), *no_tables]
     found = [f for f in seen if isinstance(f, Found)]
     left = [f for f in seen if isinstance(f, LeftOut)]
     # Configs are no data, and init itself may have written one here.
@@ -95,8 +106,8 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
         reasons = "".join(f"\n  {one}" for one in left)
         raise FedmtError(
             f"{folder}: nothing in it looks like a center; expected folders of images (a folder for each "
-            f"class), CSVs that name images and labels, npz archives, or tables of features. If it is itself "
-            f"one center, give the folder that it lies in.{reasons}"
+            f"class), CSVs that name images or hold texts, npz archives, or tables of features. If it is "
+            f"itself one center, give the folder that it lies in.{reasons}"
         )
     names = [f.name for f in found]
     twice = sorted({n for n in names if names.count(n) > 1})
@@ -214,31 +225,43 @@ def _look_at_table(name: str, path: Path) -> Found:
         raise FedmtError(f"{path}: no line of this table has as many cells as its header ({len(header)}).")
     columns = {title: [row[i] for row in rows] for i, title in enumerate(header) if header.count(title) == 1}
     naming = [title for title, cells in columns.items() if _names_images(cells)]
-    if not naming:
-        raise NoImages(f"{path}: no column of this table names image files (*.jpg, *.png, …).")
-    image_column = "image" if "image" in naming else naming[0]
-    names = columns.pop(image_column)
+    prose = text_column(columns) if not naming else None
+    if not naming and prose is None:
+        raise NoImages(
+            f"{path}: no column of this table names image files (*.jpg, *.png, …), and none holds texts of "
+            "several words."
+        )
     notes: list[str] = []
     if len(rows) < len(lines):
         notes.append(
             f"lines with more or fewer cells than the header: {len(lines) - len(rows)}; mend or remove them"
         )
+    if prose is not None:
+        words = longest(columns.pop(prose))
+        every = _labels(columns, notes)
+        return Found(name, path, "text", len(rows), every, notes=tuple(notes), text_column=prose, words=words)
+    image_column = "image" if "image" in naming else naming[0]
+    names = columns.pop(image_column)
     root = _root(path, names)
     if not (root / names[0]).exists():
         notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
+    every = _labels(columns, notes)
+    seen = look_at_images(
+        [p for p in (root / n for n in names[:: max(1, len(names) // SAMPLED)]) if p.exists()]
+    )
+    beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
+    away = root if root != path.parent else None
+    return Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
+
+
+def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str, list[str]]:
+    """The columns that look like labels, the most likely first; what is not clear goes to `notes`."""
     labels = {t: [*map(class_name, cells)] for t, cells in columns.items() if _is_label(cells)}
     gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
     notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
     if columns and not labels and not gaps:
         notes.append(f"none of its columns ({listed(columns)}) looks like labels: two or more, that repeat")
-    ranked = sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))
-    seen = look_at_images(
-        [p for p in (root / n for n in names[:: max(1, len(names) // SAMPLED)]) if p.exists()]
-    )
-    every = {t: labels[t] for t in ranked}
-    beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
-    away = root if root != path.parent else None
-    return Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
+    return {t: labels[t] for t in sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))}
 
 
 def look_at_rows(name: str, path: Path) -> Found:

@@ -81,7 +81,7 @@ class Plan:
     @property
     def word(self) -> str:
         """What the samples are called."""
-        return "rows" if self.is_table else "images"
+        return self.reference.found.word
 
 
 def propose(

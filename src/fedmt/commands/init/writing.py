@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedmt.commands.init.looking import LeftOut, is_utf8, label_columns, printable
+from fedmt.commands.init.looking import Found, LeftOut, is_utf8, label_columns, printable
 from fedmt.commands.init.proposing import Entry, Member, Plan, Proposal, why_left_out
+from fedmt.commands.init.texts import are_texts, text_table
 from fedmt.core.errors import FedmtError, listed
 from fedmt.inputs.images.looking import are_small, images_table
 from fedmt.inputs.tables import Statistics
@@ -25,18 +26,18 @@ def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
         _reference(plan, folder),
         *(_center(member, plan.word, folder) for member in plan.centers),
         *_tests(plan, folder),
-        _tables(plan) if plan.is_table else _images(plan),
+        _input(plan),
         _training(plan),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _head(plan: Plan) -> str:
+    kind = 'input = "text"\n' if are_texts(_all(plan)) else 'input = "tables"\n' if plan.is_table else ""
     return (
         "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
         "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
-        + ('input = "tables"\n' if plan.is_table else "")
-        + "seed = 0\n"
+        f"{kind}seed = 0\n"
         f"wanted = {_quoted(plan.wanted)}   # the label space that the model shall predict in"
     )
 
@@ -151,7 +152,12 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
             lines.append(f"space = {_quoted(member.space)}")
         yield "\n".join(lines)
     if not any(m.space is not None for m in plan.tests):
-        source, path = ("table", "test.csv") if plan.is_table else ("folder", "test/")
+        sources = {
+            "rows": ("table", "test.csv"),
+            "texts": ("text", "test.csv"),
+            "images": ("folder", "test/"),
+        }
+        source, path = sources[plan.word]
         yield (
             "# There is no test set, and without one no accuracy is reported. To have it, set some "
             f"{plan.word}\n"
@@ -167,6 +173,10 @@ def _source(member: Member, folder: Path) -> list[str]:
     lines = [f'source = "{found.source}"', f"path = {_quoted(_relative(found.path, folder))}"]
     if found.source == "table" and member.column is not None:
         lines.append(f"label_column = {_quoted(member.column)}")
+    if found.text_column is not None:
+        lines.append(f"text_column = {_quoted(found.text_column)}")
+        if member.column is not None:
+            lines.append(f"label_column = {_quoted(member.column)}")
     if found.source == "manifest":
         lines.append(f"image_column = {_quoted(found.image_column)}")
         if member.column is not None:
@@ -191,12 +201,20 @@ def statistics_of(plan: Plan) -> list[Statistics]:
     return [Statistics.of(read_frame(m.found.path), m.found.name, labels) for m in members]
 
 
-def _images(plan: Plan) -> str:
-    return images_table([m.found.seen for m in (plan.reference, *plan.centers, *plan.tests)])
+def _all(plan: Plan) -> list[Found]:
+    return [m.found for m in (plan.reference, *plan.centers, *plan.tests)]
+
+
+def _input(plan: Plan) -> str:
+    """The table of the input."""
+    if plan.is_table:
+        return _tables(plan)
+    found = _all(plan)
+    return text_table(found) if are_texts(found) else images_table([f.seen for f in found])
 
 
 def _training(plan: Plan) -> str:
-    small = not plan.is_table and are_small([m.found.seen for m in (plan.reference, *plan.centers)])
+    small = plan.word == "images" and are_small([m.found.seen for m in (plan.reference, *plan.centers)])
     many = plan.reference.found.images >= 1000
     calibration = (
         f"# A tenth of the reference center's {plan.word} is not trained on; the model's probabilities are "
@@ -209,10 +227,8 @@ def _training(plan: Plan) -> str:
         "# to calibrate the model's probabilities on:\n"
         "# [calibration]\n# share = 0.1"
     )
-    return (
-        f'[model]\nbackbone = "{"mlp" if plan.is_table else "small_cnn" if small else "resnet18"}"\n\n'
-        f"[training]\nrounds = 50\n\n{calibration}"
-    )
+    backbone = "mlp" if plan.word != "images" else "small_cnn" if small else "resnet18"
+    return f'[model]\nbackbone = "{backbone}"\n\n[training]\nrounds = 50\n\n{calibration}'
 
 
 def _relative(path: Path, folder: Path) -> str:

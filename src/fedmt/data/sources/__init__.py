@@ -20,6 +20,7 @@ SOURCES: Registry[type[Source]] = Registry(
         "npy": "fedmt.data.sources.npz:Npy",
         "table": "fedmt.data.sources.table:Table",
         "idx": "fedmt.data.sources.idx:Idx",
+        "text": "fedmt.data.sources.text:TextTable",
         "cifar100": "fedmt.data.sources.cifar100:Cifar100",
         "fashion_mnist": "fedmt.data.sources.fashion_mnist:FashionMnist",
         "fitzpatrick17k": "fedmt.data.sources.fitzpatrick17k:Fitzpatrick17k",

@@ -109,7 +109,7 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         torch.manual_seed(seed)
         reseed(self.model, seed)
-        at_once = self._steps_at_once(samples, steps)
+        at_once = self._steps_at_once(steps)
         for first in range(0, len(work), at_once):
             chunk = {k: v[first : first + at_once] for k, v in steps.items()}
             views = work.views(self._gather(samples, chunk["index"]), chunk)
@@ -129,9 +129,9 @@ class Trainer:
             self.weights(copy=False),
         )
 
-    def _steps_at_once(self, samples: Tensor, steps: Tensors) -> int:
+    def _steps_at_once(self, steps: Tensors) -> int:
         """Number of steps whose views are made together: those with about a million values in all."""
-        values = steps["index"][0].numel() * samples[0].numel()
+        values = steps["index"][0].numel() * math.prod(self.input.seen_shape)
         return max(1, (1 << 20) // values)
 
     def _gather(self, samples: Tensor, index: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ elsewhere they are called, which is how they are tested without a GPU.
 from __future__ import annotations
 
 import gc
+import math
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ class Program:
         self.terms = job.terms.proximal, corrects(job), job.terms.measure
         device = worker.device
         steps = job.work.steps
-        values = steps["index"][0].numel() * worker.samples[0].numel()
+        values = steps["index"][0].numel() * math.prod(worker.trainer.input.seen_shape)
         self.chunk = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
         self.steps = {
             k: torch.zeros((self.chunk, *v.shape[1:]), dtype=v.dtype, device=device) for k, v in steps.items()

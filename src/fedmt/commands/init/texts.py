@@ -1,0 +1,58 @@
+"""What `fedmt init` does for tables with a column of free text: finds the column, and writes [text]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedmt.core.errors import FedmtError, listed
+from fedmt.inputs.text import COLUMN
+
+if TYPE_CHECKING:
+    from fedmt.commands.init.looking import Found
+
+LIKELY = (COLUMN, "question", "sentence", "report", "note", "notes", "comment", "message", "description")
+
+TABLE = """\
+# Words are hashed into this many buckets, so no center has to know another's words. Of a longer text, the
+# first `length` words are read; with ngrams = 2, pairs of neighboring words count too.
+[text]
+features = 4096
+length = {length}
+ngrams = 1"""
+
+
+def text_column(columns: Mapping[str, Sequence[str]]) -> str | None:
+    """The column that holds free text: most cells have three words or more, and most occur once."""
+    prose = [title for title, cells in columns.items() if _is_prose(cells)]
+    called = [title for title in prose if title.casefold() in LIKELY]
+    return max(called or prose, key=lambda title: sum(map(len, columns[title])), default=None)
+
+
+def _is_prose(cells: Sequence[str]) -> bool:
+    wordy = sum(len(cell.split()) >= 3 for cell in cells)
+    return 2 * wordy > len(cells) and 2 * len(set(cells)) > len(cells)
+
+
+def longest(cells: Sequence[str]) -> int:
+    """A length that nearly all of the texts fit in: a power of two, from 32 to 512 words."""
+    words = sorted(len(cell.split()) for cell in cells)
+    enough = words[int(0.99 * (len(words) - 1))]
+    return next((n for n in (32, 64, 128, 256) if n >= enough), 512)
+
+
+def are_texts(found: Sequence[Found]) -> bool:
+    """Whether these are tables of texts; an error where only some of them are."""
+    texts = [f.name for f in found if f.text_column is not None]
+    others = [f.name for f in found if f.text_column is None]
+    if texts and others:
+        raise FedmtError(
+            f"init: {listed(texts)} have a column of texts, but {listed(others)} have none; all centers and "
+            "tests must have the same kind of data. Give the right ones by --center NAME=PATH."
+        )
+    return bool(texts)
+
+
+def text_table(found: Sequence[Found]) -> str:
+    """The config's table [text]."""
+    return TABLE.format(length=max(f.words for f in found))

@@ -1,0 +1,98 @@
+"""A CSV with a column of texts, and with labels in one column or in several, one for each label space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, together
+from fedmt.core.labels import LabelSpace, class_name
+from fedmt.data.sampleset import SampleSet, label_positions
+from fedmt.data.sources.base import Request, Source
+from fedmt.inputs.rows import table_rows
+from fedmt.inputs.text import COLUMN, Text, TextSpec
+from fedmt.inputs.text.asking import NO_WORDS
+
+SNIPPET = 300
+"""Number of characters of a text that a report shows."""
+
+
+def read_text(
+    path: str | Path,
+    input: Text,
+    spaces: Mapping[str, LabelSpace | None],
+    label_columns: Mapping[str, str],
+    text_column: str = COLUMN,
+) -> SampleSet:
+    """The texts of the comma-separated table `path`, hashed as `input` says, in its order.
+
+    label_columns: the column of each label space's labels, by the space's name; empty for unlabelled texts.
+    spaces: the known spaces; of another, the classes are its sorted labels. Every empty cell, and every text
+    without a word, is named at once.
+    """
+    path = Path(path)
+    columns = [text_column, *label_columns.values()]
+    rows, problems = [], []
+    for line, cells in table_rows(path, columns):
+        rows.append((line, cells))
+        problems += [
+            f"{path}, line {line}: the column '{column}' is empty; fill it in or remove the line."
+            for column, cell in zip(columns, cells, strict=True)
+            if not cell
+        ]
+    if not rows and not problems:
+        raise FedmtError(f"{path}: no texts; expected a line for each text below the header.")
+    if problems:
+        raise together(problems)
+    where = [f"{path}, line {line}" for line, _ in rows]
+    # Labels first: they are quickly checked, and hashing may take longer.
+    found: dict[str, LabelSpace] = {}
+    labels: dict[str, Tensor] = {}
+    for number, name in enumerate(label_columns, 1):
+        names = [class_name(cells[number]) for _, cells in rows]
+        found[name] = spaces.get(name) or LabelSpace(name, sorted(set(names)))
+        labels[name] = label_positions(names, found[name], where)
+    texts = [cells[0] for _, cells in rows]
+    hashed = input.hashed(texts)
+    empty = (hashed.words == 0).nonzero().flatten().tolist()
+    if empty:
+        raise together([f"{where[i]}: the text '{texts[i][:40]}' has {NO_WORDS}." for i in empty])
+    snippets = tuple(t if len(t) <= SNIPPET else t[: SNIPPET - 1] + "…" for t in texts)
+    return SampleSet(
+        hashed.samples, labels, found, _cut(path, hashed.words, input.shape[1]), input, snippets=snippets
+    )
+
+
+def _cut(path: Path, words: Tensor, length: int) -> tuple[str, ...]:
+    """A note on texts that are too long."""
+    longer = int((words > length).sum())
+    if not longer:
+        return ()
+    texts = "1 text has" if longer == 1 else f"{longer:,} texts have"
+    return (
+        f"{path}: {texts} more than {length} words, up to {int(words.max()):,}; only the first {length} "
+        "are read (text.length).",
+    )
+
+
+class TextTable(Source):
+    """`path` is a CSV with texts in `text_column`, and labels in `label_column` or in `label_columns`."""
+
+    name = "text"
+    input = "text"
+
+    def read(self, request: Request) -> SampleSet:
+        spec, space = request.spec, request.space
+        assert isinstance(request.options, TextSpec)
+        columns = spec.label_columns
+        if columns is None:
+            columns = {} if space is None else {space.name: spec.label_column}
+        return read_text(
+            request.path,
+            request.options.input(),
+            {} if space is None else {space.name: space},
+            columns,
+            spec.text_column or COLUMN,
+        )

@@ -1,0 +1,92 @@
+"""What a trained model is asked about: strings in Python, the rows of a CSV, the lines of a text file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError
+from fedmt.inputs.base import Batch, Item
+from fedmt.inputs.rows import table_rows
+from fedmt.inputs.text.hashing import Hashed
+
+BATCH = 256
+NO_WORDS = "no word in it; expected at least one word of two letters or more"
+
+Hash = Callable[[Sequence[str]], Hashed]
+
+
+def batches(given: Any, hash_all: Hash) -> Iterator[Tensor]:
+    """A string, or a list, array or Series of them, as stored samples, one batch at a time."""
+    texts = [given] if isinstance(given, str) else list(given)
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise FedmtError(
+                f"texts[{position}]: an object of type {type(text).__name__}; expected a string, or a list "
+                "of strings."
+            )
+    for start in range(0, len(texts), BATCH):
+        found = hash_all(texts[start : start + BATCH])
+        empty = (found.words == 0).nonzero().flatten().tolist()
+        if empty:
+            raise FedmtError(f"texts[{start + empty[0]}]: {NO_WORDS}.")
+        yield found.samples
+
+
+def find_texts(paths: Sequence[Path], column: str, notes: list[str]) -> list[Item]:
+    """The rows of a CSV's `column`, and the lines of any other file, each an item called by its text."""
+    items: list[Item] = []
+    for path in paths:
+        if path.is_dir():
+            raise FedmtError(
+                f"{path}: a folder; expected a CSV with a column of texts, or a file with one per line."
+            )
+        if not path.exists():
+            raise FedmtError(f"{path}: there is no such file.")
+        if path.suffix.lower() == ".csv":
+            found = [Item(text, f"{path}, line {line}", path) for line, (text,) in table_rows(path, [column])]
+        else:
+            found = _lines(path, notes)
+        if not found:
+            raise FedmtError(f"{path}: no texts in it.")
+        items += found
+    return items
+
+
+def _lines(path: Path, notes: list[str]) -> list[Item]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise FedmtError(
+            f"{path}: not text in UTF-8; expected a CSV, or a text file with one text per line."
+        ) from None
+    except OSError as error:
+        raise FedmtError(f"{path}: cannot be read ({error.strerror}).") from None
+    texts = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    found = [Item(text, f"{path}, line {number}", path) for number, text in texts if text]
+    blank = len(texts) - len(found) - (not texts[-1][1])  # the end of the last line is no line of its own
+    if blank:
+        notes.append(f"{path}: blank lines were passed over: {blank:,}.")
+    return found
+
+
+def read_texts(items: Sequence[Item], hash_all: Hash) -> Iterator[Batch]:
+    """All items, one batch at a time; one without a word has its error."""
+    for start in range(0, len(items), BATCH):
+        part = items[start : start + BATCH]
+        found = hash_all([item.name for item in part])
+        some = found.words > 0
+        errors = [
+            None if has else f"{item.where}: {NO_WORDS}."
+            for item, has in zip(part, some.tolist(), strict=True)
+        ]
+        yield Batch(part, errors, found.samples[some])
+
+
+def is_stored(given: Any) -> bool:
+    """Whether a user hands over samples that are hashed already."""
+    return isinstance(given, Tensor) or (isinstance(given, np.ndarray) and given.dtype.kind in "iu")
