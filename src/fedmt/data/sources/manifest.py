@@ -49,13 +49,13 @@ def read_manifest(
     if label_column is None:
         repeated = _repeated(files, None, lines, path)
         images = read_images(files, where, options)
-        return SampleSet(images, notes=(*repeated, *depth_notes(files, str(path))))
+        return SampleSet(images, notes=(*repeated, *depth_notes(files, str(path), options)))
     space = space or LabelSpace(space_name, sorted(set(names)))
     # Labels first: they are quickly checked, and decoding may take long.
     labels = label_positions(names, space, where)
     repeated = _repeated(files, names, lines, path)
     images = read_images(files, where, options)
-    notes = (*repeated, *depth_notes(files, str(path)))
+    notes = (*repeated, *depth_notes(files, str(path), options))
     return SampleSet(images, {space.name: labels}, {space.name: space}, notes)
 
 

@@ -9,11 +9,15 @@ from pathlib import Path
 from fedmt.core.errors import FedmtError
 
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
-EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+DICOM = (".dcm", ".dicom")
+EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", *DICOM)
 """Of the files that are read as images, wherever they are looked for."""
 
 ENDINGS = 8
 """Endings of other files that a note names; DICOM files called by their numbers all have different ones."""
+
+UNNAMED_DICOM = "DICOM without its ending"
+"""How files that have the mark of DICOM, but another ending or none, are counted."""
 
 EXPECTED = f"expected files ending in {' '.join(EXTENSIONS)}"
 
@@ -27,9 +31,7 @@ def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
     for base, subfolders, names in os.walk(folder, onerror=_refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         found += [Path(base, name) for name in names if is_image(name)]
-        others.update(
-            Path(name).suffix.lower() for name in names if not is_image(name) and not name.startswith(".")
-        )
+        others.update(_kind(Path(base, name)) for name in names if not is_image(name) and name[0] != ".")
     return sorted(found), others
 
 
@@ -46,7 +48,12 @@ def passed_over(others: Counter[str]) -> str:
     endings = [ending or "no ending" for ending in sorted(others, key=lambda e: (-others[e], e))]
     named = ", ".join(endings[:ENDINGS]) + (", …" if len(endings) > ENDINGS else "")
     files = "1 file of another kind was" if count == 1 else f"{count:,} files of other kinds were"
-    return f"{files} passed over ({named}); convert what is an image among them, to PNG say."
+    said = f"{files} passed over ({named}); convert what is an image among them, to PNG say."
+    marked = others[UNNAMED_DICOM]
+    if marked:
+        # Not read as they are: what a folder holds would then depend on more than the names one sees in it.
+        said += f" DICOM files are read where their names end in .dcm; rename {marked:,} that do not."
+    return said
 
 
 def no_images(folder: Path, others: Counter[str], place: str = "this folder") -> FedmtError:
@@ -56,6 +63,27 @@ def no_images(folder: Path, others: Counter[str], place: str = "this folder") ->
 
 def is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+
+
+def is_dicom_name(name: str) -> bool:
+    return name.lower().endswith(DICOM)
+
+
+def has_dicom_mark(path: Path) -> bool:
+    """Whether the letters DICM follow its preamble, as in every DICOM file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def _kind(path: Path) -> str:
+    """How a file that is not read is counted: by its ending. A number is none, as in `1.2.840.10008`."""
+    ending = path.suffix.lower()
+    if (not ending or ending[1:].isdigit()) and path.name != "DICOMDIR" and has_dicom_mark(path):
+        return UNNAMED_DICOM
+    return ending
 
 
 def _refuse(error: OSError) -> None:
