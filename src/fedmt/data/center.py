@@ -25,12 +25,14 @@ class Samples:
 
     values: [N, ...], as `input` stores them. labels: int64 [N], positions in the center's label space; None:
     it has no labels. truth: int64 [N], positions in the wanted space, where a benchmark knows them.
+    groups: int64 [N], equal for samples that are never separated (groups.py). They never leave the center.
     """
 
     values: Tensor
     labels: Tensor | None
     truth: Tensor | None
     input: Input
+    groups: Tensor | None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -57,6 +59,7 @@ class Center(Member, Samples):
         size: int | None = None,
         *,
         images: Tensor | None = None,
+        groups: Tensor | None = None,
     ) -> None:
         """values: the samples, in the stored form of `input`; by default images, in uint8. images: the same.
 
@@ -64,6 +67,7 @@ class Center(Member, Samples):
         correspondence: between `space` and the wanted space, where it is known.
         truth: int64 [N], positions in the wanted space, where a benchmark knows them; methods never read it.
         size: follows from the values, whatever is given.
+        groups: int64 [N], equal for samples that belong together, such as those of a patient.
         """
         values = images if values is None else values
         if values is None:
@@ -71,7 +75,7 @@ class Center(Member, Samples):
         found = (input if isinstance(input, type) else type(input)).of(values, f"Center '{name}'")
         if isinstance(input, Input):  # it may know more than the values show, such as the names of columns
             found = replace(input, shape=found.shape)
-        Samples.__init__(self, values, labels, truth, found)
+        Samples.__init__(self, values, labels, truth, found, groups)
         Member.__init__(self, name, space, correspondence, len(values))  # checks them, and then the samples
 
     def __post_init__(self) -> None:
@@ -81,7 +85,7 @@ class Center(Member, Samples):
             raise FedmtError(f"{where} is empty: it has no {word}s. Give it data or leave it out.")
         if (self.labels is None) != (space is None):
             raise FedmtError(f"{where}: labels and label space go together; give both or neither.")
-        for name, labels in (("labels", self.labels), ("truth", self.truth)):
+        for name, labels in (("labels", self.labels), ("truth", self.truth), ("groups", self.groups)):
             if labels is not None and labels.shape != (len(self),):
                 raise FedmtError(f"{where}: {len(self)} {word}s but {name} of shape {tuple(labels.shape)}.")
         if self.labels is None or space is None:

@@ -24,6 +24,8 @@ class SampleSet:
     spaces: the label spaces, under the same names.
     notes: sentences for the user about what was read and what was not.
     input: what a sample is.
+    groups: int64 [N], equal for samples that belong together, such as those of a patient
+        (`groups.group_numbers`); None: every sample stands for itself.
     """
 
     samples: Tensor
@@ -31,6 +33,7 @@ class SampleSet:
     spaces: Mapping[str, LabelSpace] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     input: Input | type[Input] = DEFAULT_INPUT
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.samples)

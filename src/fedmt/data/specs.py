@@ -20,7 +20,8 @@ class SourceSpec(Section):
     """Where samples and labels lie.
 
     source: a name of `fedmt.data.sources`, or 'package.module:Name' of one's own. split: 'train' or 'test',
-    for sources that have both. What the other keys mean is the source's to say.
+    for sources that have both. group_column: of what must stay together, such as a patient. What the other
+    keys mean is the source's to say.
     """
 
     source: str
@@ -30,6 +31,7 @@ class SourceSpec(Section):
     image_column: str = "image"
     label_column: str = "label"
     root: ConfigPath | None = None
+    group_column: str | None = None
 
 
 CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]

@@ -38,6 +38,11 @@ def read_source(
     if source.needs_path and spec.path is None:
         raise FedmtError(f"{where}: source '{spec.source}' needs a path.")
     found = source.read(Request(spec, options, space, where, part))
+    if spec.group_column is not None and found.groups is None:
+        raise FedmtError(
+            f"{where}: group_column: source '{spec.source}' does not know of groups, so they would be "
+            "separated; list the samples in a manifest."
+        )
     input = found.input.of(found.samples, where) if isinstance(found.input, type) else found.input
     return replace(found, input=input.as_read(options))
 

@@ -119,7 +119,7 @@ def windowed(values: Values, center: float, width: float, function: str = "LINEA
 
 def _shown(stored: NDArray[Any], data: FileDataset, window: Window | None) -> Values:
     """Grey values as they are to be seen, in [0, 1], before MONOCHROME1 is inverted."""
-    from pydicom.pixels import apply_modality_lut, apply_voi
+    from pydicom.pixels.processing import apply_modality_lut, apply_voi
 
     values = np.asarray(apply_modality_lut(stored, data), dtype=np.float64)
     if window is not None:
@@ -218,7 +218,9 @@ def _refuse_what_is_no_image(data: FileDataset, name: str) -> None:
 
 def _stored(data: FileDataset, name: str) -> NDArray[Any]:
     """The stored values, [H, W] or, as RGB, [H, W, 3]; pydicom decompresses, and converts YBR to RGB."""
-    from pydicom.pixels import apply_color_lut, get_decoder, pixel_array
+    from pydicom.pixels.decoders.base import get_decoder
+    from pydicom.pixels.processing import apply_color_lut
+    from pydicom.pixels.utils import pixel_array
 
     syntax = data.file_meta.get("TransferSyntaxUID")
     try:
