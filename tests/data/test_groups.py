@@ -267,7 +267,7 @@ def test_a_benchmark_of_a_manifest_by_patient(cases: Path) -> None:
     assert sum(map(len, seen)) == 30 and sum(map(len, places)) == 90
     assert overlaps(federation) == []
     assert any(
-        n.startswith("Groups are kept whole, so the test has as nearly as possible what was") for n in notes
+        n.startswith("Groups are kept whole, so the test has other numbers than asked for: ") for n in notes
     )
     assert not any("Mustermann" in note for note in notes)
 

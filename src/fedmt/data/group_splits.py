@@ -93,10 +93,10 @@ def _limits(
 def kept_whole(who: str, names: Sequence[str], asked: Indices, has: Indices) -> tuple[str, ...]:
     """A note on classes whose numbers are not those asked for; none where all are."""
     other = [
-        f"{name} {found:,} ({number:,})"
+        f"{name} {found:,} instead of {number:,}"
         for name, number, found in zip(names, asked.tolist(), has.tolist(), strict=True)
         if found != number
     ]
     if not other:
         return ()
-    return (f"Groups are kept whole, so {who} as nearly as possible what was asked for: {'; '.join(other)}.",)
+    return (f"Groups are kept whole, so {who} other numbers than asked for: {'; '.join(other)}.",)

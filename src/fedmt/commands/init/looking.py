@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedmt.commands.init.identifiers import group_column, is_identifier, names_groups
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
 from fedmt.data.sources.npz import read_npz
-from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below
+from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below, located
 from fedmt.inputs.images.looking import NOTHING_SEEN, SAMPLED, Seen, look_at_array, look_at_images
 from fedmt.inputs.images.shaping import AS_STORED
 
@@ -29,6 +30,7 @@ class Found:
         empty where there are none. The most likely column is the first.
     seen: what a look at some of the images told.
     beside: folders that a table's images lie in. notes: what was not clear, for the user.
+    group_column: of what must stay together, such as a patient.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Found:
     seen: Seen = NOTHING_SEEN
     beside: frozenset[Path] = frozenset()
     notes: tuple[str, ...] = ()
+    group_column: str | None = None
 
     def classes(self, column: str) -> frozenset[str]:
         return frozenset(self.columns[column])
@@ -201,21 +204,34 @@ def _look_at_table(name: str, path: Path) -> Found:
             f"lines with more or fewer cells than the header: {len(lines) - len(rows)}; mend or remove them"
         )
     root = _root(path, names)
-    if not (root / names[0]).exists():
+    files = located(root, names)
+    if not files[0].exists():
         notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
-    labels = {t: [*map(class_name, cells)] for t, cells in columns.items() if _is_label(cells)}
+    identifying = [t for t, cells in columns.items() if is_identifier(cells) or names_groups(t, cells)]
+    group = group_column(columns)
+    notes += [
+        f"column '{t}' has empty cells; fill them in to keep its groups together (group_column)"
+        for t in identifying
+        if group is None and "" in columns[t] and names_groups(t, columns[t])
+    ]
+    labels = {
+        t: [*map(class_name, cells)]
+        for t, cells in columns.items()
+        if t not in identifying and _is_label(cells)
+    }
     gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
     notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
     if columns and not labels and not gaps:
         notes.append(f"none of its columns ({listed(columns)}) looks like labels: two or more, that repeat")
     ranked = sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))
-    seen = look_at_images(
-        [p for p in (root / n for n in names[:: max(1, len(names) // SAMPLED)]) if p.exists()]
-    )
+    seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
     every = {t: labels[t] for t in ranked}
-    beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
+    within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
+    beside = frozenset(root / p.parts[0] for p in within) | {root}
     away = root if root != path.parent else None
-    return Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
+    return Found(
+        name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes), group
+    )
 
 
 def is_utf8(name: str) -> bool:

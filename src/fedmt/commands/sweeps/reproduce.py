@@ -34,6 +34,7 @@ WHERE_TO_GET = {
     "cifar-100-python": "unpack cifar-100-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html there",
     "fitzpatrick17k": "see https://github.com/mattgroh/fitzpatrick17k and the head of "
     "experiments/base/fitzpatrick17k.toml",
+    "breakhis": "see the head of experiments/base/breakhis.toml",
 }
 
 

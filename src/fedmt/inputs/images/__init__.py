@@ -36,8 +36,8 @@ from fedmt.inputs.images.shaping import ImageOptions
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-Center = Annotated[float, Field(allow_inf_nan=False)]
-Width = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+WindowCenter = Annotated[float, Field(allow_inf_nan=False)]
+WindowWidth = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 class ImageSpec(Section):
@@ -50,7 +50,7 @@ class ImageSpec(Section):
     channels: Literal[1, 3] | None = None
     cache: ConfigPath | None = None
     memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
-    window: tuple[Center, Width] | None = None
+    window: tuple[WindowCenter, WindowWidth] | None = None
 
     def options(self) -> ImageOptions:
         size = (self.size, self.size) if isinstance(self.size, int) else self.size

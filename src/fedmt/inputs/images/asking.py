@@ -18,7 +18,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.images.decoding import picture_pixels, read_image
 from fedmt.inputs.images.dicom import Window
-from fedmt.inputs.images.files import files_below, no_images, passed_over
+from fedmt.inputs.images.files import files_below, located, no_images, passed_over
 from fedmt.inputs.images.shaping import ImageOptions, conform
 from fedmt.inputs.rows import table_rows
 
@@ -122,9 +122,11 @@ def find_files(
         elif not path.exists():
             raise FedmtError(f"{path}: there is no such file or folder.")
         elif path.suffix.lower() == ".csv":
+            lines = [(line, name) for line, (name,) in table_rows(path, [image_column])]
+            places = located(path.parent, [name for _, name in lines])
             rows = [
-                Item(name, f"{path}, line {line}", path.parent / name)
-                for line, (name,) in table_rows(path, [image_column])
+                Item(name, f"{path}, line {line}", place)
+                for (line, name), place in zip(lines, places, strict=True)
             ]
             if not rows:
                 raise FedmtError(f"{path}: no images; expected a line for each image below the header.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedmt.core.errors import FedmtError
@@ -38,6 +39,24 @@ def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
 def images_below(folder: Path) -> list[Path]:
     """Every image at any depth, as `files_below` finds them."""
     return files_below(folder)[0]
+
+
+def located(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files that a table names: at `folder / name`, else, for a name alone, the only one of it below.
+
+    Many published tables name their images without the class folder that each lies in.
+    """
+    direct = [folder / name for name in names]
+    lost = {path.name for path, name in zip(direct, names, strict=True) if path.name == name}
+    lost = {name for name in lost if not (folder / name).exists()}
+    if not lost or not folder.is_dir():
+        return direct
+    below: dict[str, list[Path]] = {}
+    for path in images_below(folder):
+        if path.name in lost:
+            below.setdefault(path.name, []).append(path)
+    only = {name: paths[0] for name, paths in below.items() if len(paths) == 1}
+    return [only.get(name, path) for path, name in zip(direct, names, strict=True)]
 
 
 def passed_over(others: Counter[str]) -> str:
