@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fedmt.commands.init import command_line
+from fedmt.commands.init.identifiers import names_groups
 from fedmt.commands.init.looking import discover, look
 from fedmt.commands.init.proposing import Entry, by_name, propose
 from fedmt.config import load_config
@@ -514,6 +515,57 @@ def test_a_table_may_name_images_by_every_ending_of_a_jpeg(tmp_path: Path) -> No
     lines = [f"{i}.{ending},{'xy'[i % 2]}\n" for i, ending in enumerate(endings)]
     (tmp_path / "cases.csv").write_text("image,label\n" + "".join(lines))
     assert look("b", tmp_path / "cases.csv").images == 6
+
+
+def test_identifiers_are_no_labels_and_those_that_repeat_are_groups(tmp_path: Path, command) -> None:
+    header = ["image", "patient_id", "lesion", "record", "diagnosis"]
+    for center, classes in (("a", ["nevus", "melanoma", "keratosis"]), ("b", ["benign", "malignant"])):
+        rows = [
+            [f"P{i // 4}", f"L{i // 2}", f"{center}-{i:04d}", classes[i % len(classes)]] for i in range(24)
+        ]
+        table(tmp_path / "data" / center / "cases.csv", header, rows)
+    found = look("a", tmp_path / "data" / "a")
+    assert list(found.columns) == ["diagnosis"] and found.group_column == "patient_id"
+    out = tmp_path / "federation.toml"
+    code, said, _ = command("init", str(tmp_path / "data"), "--out", str(out))
+    assert code == 0 and "grouped by" in said
+    config = tomllib.loads(out.read_text())
+    assert config["reference"]["group_column"] == config["centers"][0]["group_column"] == "patient_id"
+    code, checked, _ = command("check", str(out))
+    assert code == 0
+    assert "Groups of the same name at two centers: 6 of 'a' and 'b'." in checked
+
+
+def test_groups_with_gaps_or_of_one_row_each_are_not_proposed(tmp_path: Path) -> None:
+    rows = [["" if i == 3 else f"P{i // 4}", "ab"[i % 2]] for i in range(12)]
+    table(tmp_path / "gap.csv", ["image", "patient", "label"], rows)
+    found = look("gap", tmp_path / "gap.csv")
+    assert found.group_column is None and list(found.columns) == ["label"]
+    assert "column 'patient' has empty cells; fill them in to keep its groups together" in found.notes[0]
+    table(
+        tmp_path / "one.csv",
+        ["image", "patient", "label"],
+        [[f"P{i}", r[1]] for i, r in enumerate(rows)],
+    )
+    found = look("one", tmp_path / "one.csv")
+    assert found.group_column is None and list(found.columns) == ["label"] and not found.notes
+
+
+@pytest.mark.parametrize(
+    ("title", "cells", "expected"),
+    [
+        ("patient", ["Ann", "Bob"], True),
+        ("PatientID", ["1", "2"], True),
+        ("lesion_id", ["a", "b"], True),
+        ("case", ["17", "18"], True),
+        ("case", ["mild", "severe"], False),
+        ("lesion type", ["1a", "2b"], False),
+        ("patient age", ["40", "50"], False),
+        ("id", ["1", "2"], False),
+    ],
+)
+def test_titles_of_groups(title: str, cells: list[str], expected: bool) -> None:
+    assert names_groups(title, cells) is expected
 
 
 # -- texts --------------------------------------------------------------------------------------------

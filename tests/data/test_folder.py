@@ -115,15 +115,15 @@ def test_all_folders_outside_the_space_are_named(tmp_path: Path) -> None:
 def test_files_of_other_kinds_are_counted(tmp_path: Path, labelled: bool) -> None:
     write(tmp_path / "nevus" / "a.png")
     assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == ()
-    (tmp_path / "stray.dcm").touch()
-    (tmp_path / "nevus" / ".hidden.dcm").touch()
-    said = "1 file of another kind was passed over (.dcm); convert what is an image among them, to PNG say."
+    (tmp_path / "stray.nii").touch()
+    (tmp_path / "nevus" / ".hidden.nii").touch()
+    said = "1 file of another kind was passed over (.nii); convert what is an image among them, to PNG say."
     assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == (f"{tmp_path}: {said}",)
     (tmp_path / "nevus" / "more").mkdir()
-    for name in ("b.jp2", "more/c.DCM", "more/IM0001"):
+    for name in ("b.jp2", "more/c.NII", "more/IM0001"):
         (tmp_path / "nevus" / name).touch()
     [note] = read_folder(tmp_path, OPTIONS, labelled=labelled).notes
-    assert "4 files of other kinds were passed over (.dcm, no ending, .jp2)" in note
+    assert "4 files of other kinds were passed over (.nii, no ending, .jp2)" in note
     for number in range(10):
         (tmp_path / "nevus" / f"1.2.840.{number}").touch()
     assert "14 files" in (note := read_folder(tmp_path, OPTIONS, labelled=labelled).notes[0])
@@ -133,19 +133,19 @@ def test_files_of_other_kinds_are_counted(tmp_path: Path, labelled: bool) -> Non
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_folder_of_other_kinds_alone_says_so(tmp_path: Path, labelled: bool) -> None:
     (tmp_path / "nevus").mkdir()
-    (tmp_path / "nevus" / "a.dcm").touch()
+    (tmp_path / "nevus" / "a.nii").touch()
     message = error_of(tmp_path, labelled=labelled)
-    assert "no images" in message and message.endswith("to PNG say.") and "(.dcm)" in message
+    assert "no images" in message and message.endswith("to PNG say.") and "(.nii)" in message
 
 
 def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lists folders by the same function."""
     write(tmp_path / "a.png")
-    (tmp_path / "b.dcm").touch()
+    (tmp_path / "b.nii").touch()
     notes: list[str] = []
     assert [file.path.name for file in find_files([tmp_path], notes=notes)] == ["a.png"]
     assert len(notes) == 1 and notes[0].startswith(f"{tmp_path}: 1 file of another kind")
-    assert len(find_files([tmp_path, tmp_path / "b.dcm"])) == 2
+    assert len(find_files([tmp_path, tmp_path / "b.nii"])) == 2
     model = SimpleNamespace(spaces=["s"], classes=lambda s: ["a"], calibrated=lambda s: True, finished=True)
     model.input = Images((1, 8, 8))
     monkeypatch.setattr(predicting, "load", lambda run, device: model)
@@ -155,7 +155,7 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     predicting.command_line(tmp_path, [tmp_path], None, 1, None, None, "image", "cpu", io.StringIO(), console)
     assert said.getvalue() == f"Note: {notes[0]}\n"
     (tmp_path / "a.png").unlink()
-    with pytest.raises(FedmtError, match=r"no images in this folder.*\(\.dcm\)"):
+    with pytest.raises(FedmtError, match=r"no images in this folder.*\(\.nii\)"):
         find_files([tmp_path])
 
 

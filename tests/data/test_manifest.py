@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedmt.core.errors import FedmtError
@@ -108,7 +109,7 @@ def test_labels_with_decomposed_accents_are_their_class(tmp_path: Path) -> None:
 
 def test_all_missing_images_and_unknown_labels_are_named(tmp_path: Path) -> None:
     lines = [f"images/{i}.png,nevus\n" for i in range(14)]
-    message = error_of(tmp_path, "image,label\n" + "".join(lines))
+    message = error_of(tmp_path, "image,label\n" + "".join([*lines, "images/a.png,nevus\n"]))
     assert message.startswith("14 problems:\n  ") and message.endswith("\n  and 4 more.")
     assert [f"berlin.csv, line {i}:" in message for i in range(2, 14)] == [True] * 10 + [False] * 2
 
@@ -143,3 +144,19 @@ def test_twelve_bit_images_are_noted(tmp_path: Path, label_column: str | None) -
     Image.fromarray(np.full((4, 4), 4095, dtype=np.uint16)).save(tmp_path / "images" / "a.png")
     [note] = read(tmp_path, "image,label\nimages/a.png,nevus\n", label_column=label_column).notes
     assert "berlin.csv: its 16-bit images use values up to 4095 only" in note
+
+
+def test_a_name_alone_is_found_below_where_there_is_one_file_of_it(tmp_path: Path) -> None:
+    for place in ("a/1.png", "a/deep/2.png", "b/3.png", "a/4.png", "b/4.png"):
+        (tmp_path / "all" / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), len(place)).save(tmp_path / "all" / place)
+    (tmp_path / "t.csv").write_text("image,label\n1.png,x\n2.png,y\nb/3.png,x\n")
+    whole = read_manifest(tmp_path / "t.csv", ImageOptions(), root=tmp_path / "all")
+    (tmp_path / "u.csv").write_text("image,label\na/1.png,x\na/deep/2.png,y\nb/3.png,x\n")
+    spelled = read_manifest(tmp_path / "u.csv", ImageOptions(), root=tmp_path / "all")
+    assert torch.equal(whole.samples, spelled.samples)
+    (tmp_path / "t.csv").write_text("image,label\n1.png,x\n4.png,y\n")
+    with pytest.raises(FedmtError, match=r"t.csv, line 3: cannot read image '.*4.png'"):
+        read_manifest(tmp_path / "t.csv", ImageOptions())
+    with pytest.raises(FedmtError, match=r"none of its 2 images is in .*nowhere; the first is '1.png'"):
+        read_manifest(tmp_path / "t.csv", ImageOptions(), root=tmp_path / "nowhere")

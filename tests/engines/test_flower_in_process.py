@@ -827,14 +827,14 @@ def test_what_data_say_of_themselves_is_in_the_centers_log(make, tmp_path, caplo
         place = tmp_path / "scans" / center.space.classes[int(label)] / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[0].numpy()).save(place)
-    (place.parent / "secret.dcm").write_bytes(b"DICM")
+    (place.parent / "secret.nii").write_bytes(b"DICM")
     text = DATA.format(classes=json.dumps(list(center.space))).replace('"npz"', '"folder"')
     files[101].write_text(text.replace("center-1.npz", "scans"))
     grid = InProcessGrid(files)
     coordinate(grid, load_config(path), tmp_path / "out")
-    said = [r.getMessage() for r in caplog.records if "passed over (.dcm)" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "passed over (.nii)" in r.getMessage()]
     assert len(said) == 1  # in the check, not with every message
-    assert all("dcm" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
+    assert all("nii" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
 
 
 # -- faults -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.core.section import Section
 from fedmt.data.center import Center, Federation
 from fedmt.data.copies import choose_copies, copy_numbers, rule_targets
+from fedmt.data.group_splits import group_split, kept_whole
 from fedmt.data.loading import Vocabulary
 from fedmt.data.preparation import Selection, check_limits, prepare, set_aside
 from fedmt.data.sampleset import SampleSet
@@ -44,16 +46,22 @@ def load_benchmark(
         )
     check_limits(spec.at_most, data.spaces[spec.wanted])
     train = _labelled(data, spec, vocabulary)
+    whole: tuple[str, ...] = ()
     if spec.test_per_class is not None:
         held = data
         test, train = set_aside(train, spec.wanted, spec.test_per_class, seed)
+        if train.groups is not None:
+            asked = np.full(len(test.spaces[spec.wanted]), spec.test_per_class)
+            whole = kept_whole(
+                "the test has", data.spaces[spec.wanted].classes, asked, test.counts(spec.wanted)
+            )
     else:
         held = _read_test(spec, options, data.spaces[spec.wanted])
         test = _labelled(held, spec, vocabulary, data)
     train, test, notes = prepare(train, test, spec, seed)
     goal, truth = train.spaces[spec.wanted], train.labels[spec.wanted]
     count = sum(spec.spaces.values())
-    split = _split(spec, truth, goal, count, seed)
+    split = _split(spec, truth, train.groups, goal, count, seed)
     places = [split.reference, *split.centers]
     targets = rule_targets(_counts(places, truth, goal), spec.augment_to, [c in spec.at_most for c in goal])
     copies = choose_copies(places, truth, targets, seed)
@@ -69,26 +77,32 @@ def load_benchmark(
             made = sort.copies(data.samples, chosen, views, copy_numbers(seed, place))
             values = torch.cat([values, made])
         labels = train.labels[space.name][own]
-        return Center(name, values, space, labels, matrix, truth[own] if place else None, data.input)
+        groups = None if train.groups is None else train.groups[own]
+        known = truth[own] if place else None
+        return Center(name, values, space, labels, matrix, known, data.input, groups=groups)
 
     tested = held.samples if len(test) == len(held) else held.samples[test.positions]
     snippets = None
     if held.snippets is not None:
         snippets = tuple(held.snippets[i] for i in test.positions.tolist())
-    tests = [Center("test", tested, goal, test.labels[spec.wanted], input=data.input, snippets=snippets)]
+    wanted_labels = test.labels[spec.wanted]
+    first = Center(
+        "test", tested, goal, wanted_labels, input=data.input, snippets=snippets, groups=test.groups
+    )
+    tests = [first]
     centers: list[Center] = []
     digits = len(str(count))
     for name, number in spec.spaces.items():
         space, matrix = train.spaces[name], _co_occurrence(train, spec.wanted, name)
         if name != spec.wanted:
-            tests.append(replace(tests[0], name=f"test ({name})", space=space, labels=test.labels[name]))
+            tests.append(replace(first, name=f"test ({name})", space=space, labels=test.labels[name]))
         for _ in range(number):
             place = len(centers) + 1
             centers.append(center(place, f"center-{place:0{digits}d}", space, matrix))
     federation = Federation(goal, center(0, "reference", goal), tuple(centers), tuple(tests))
     sources = data.notes if held is data else (*data.notes, *held.notes)
     augmented = _copies_note(goal, _counts(places, truth, goal), targets) if spec.augment_to else ()
-    return federation, (*sources, *notes, *split.notes, *augmented)
+    return federation, (*sources, *whole, *notes, *split.notes, *augmented)
 
 
 def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> SampleSet:
@@ -143,11 +157,20 @@ def _labelled(
             raise FedmtError(
                 f"benchmark.test: space '{name}' has other classes than in benchmark.data: {listed(space)}."
             )
-    return Selection(everything, labels, spaces)
+    return Selection(everything, labels, spaces, data.groups)
 
 
-def _split(spec: BenchmarkSpec, truth: Tensor, goal: LabelSpace, count: int, seed: int) -> Split:
+def _split(
+    spec: BenchmarkSpec, truth: Tensor, groups: Tensor | None, goal: LabelSpace, count: int, seed: int
+) -> Split:
     classes, names = len(goal), goal.classes
+    if groups is not None:
+        sizes = truth.bincount(minlength=classes).numpy()
+        share = spec.reference_share
+        asked = np.full(classes, spec.per_class) if share is None else reference_counts(sizes, share)
+        _refuse_without_samples(spec)
+        gamma = spec.gamma if spec.split == "non-iid" else None
+        return group_split(truth, groups, names, asked, count, spec.samples, gamma, seed)
     if spec.reference_share is not None and spec.split == "iid" and spec.samples is None:
         return share_split(truth, classes, spec.reference_share, count, seed, names)
     per_class: int | Sequence[int]
@@ -158,9 +181,14 @@ def _split(spec: BenchmarkSpec, truth: Tensor, goal: LabelSpace, count: int, see
         per_class = spec.per_class
     if spec.split == "iid":
         return iid_split(truth, classes, per_class, count, spec.samples, seed, names)
-    if spec.samples is None:
-        raise FedmtError("benchmark: the non-IID split needs `samples`, the number at each center.")
+    _refuse_without_samples(spec)
+    assert spec.samples is not None
     return non_iid_split(truth, classes, per_class, count, spec.samples, spec.gamma, seed, names)
+
+
+def _refuse_without_samples(spec: BenchmarkSpec) -> None:
+    if spec.split == "non-iid" and spec.samples is None:
+        raise FedmtError("benchmark: the non-IID split needs `samples`, the number at each center.")
 
 
 def _co_occurrence(data: Selection, wanted: str, name: str) -> Correspondence:

@@ -27,6 +27,7 @@ class Samples:
     it has no labels. truth: int64 [N], positions in the wanted space, where a benchmark knows them.
     snippets: of a test, what a report shows of each sample, where its stored form does not show it. They are
     never sent or written, except into a report that is asked to show them.
+    groups: int64 [N], equal for samples that are never separated (groups.py). They never leave the center.
     """
 
     values: Tensor
@@ -34,6 +35,7 @@ class Samples:
     truth: Tensor | None
     input: Input
     snippets: tuple[str, ...] | None
+    groups: Tensor | None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -61,6 +63,7 @@ class Center(Member, Samples):
         *,
         images: Tensor | None = None,
         snippets: tuple[str, ...] | None = None,
+        groups: Tensor | None = None,
     ) -> None:
         """values: the samples, in the stored form of `input`; by default images, in uint8. images: the same.
 
@@ -69,6 +72,7 @@ class Center(Member, Samples):
         truth: int64 [N], positions in the wanted space, where a benchmark knows them; methods never read it.
         size: follows from the values, whatever is given.
         snippets: of a test, what a report shows of each sample, where its stored form does not show it.
+        groups: int64 [N], equal for samples that belong together, such as those of a patient.
         """
         values = images if values is None else values
         if values is None:
@@ -76,7 +80,7 @@ class Center(Member, Samples):
         found = (input if isinstance(input, type) else type(input)).of(values, f"Center '{name}'")
         if isinstance(input, Input):  # it may know more than the values show, such as the names of columns
             found = replace(input, shape=found.shape)
-        Samples.__init__(self, values, labels, truth, found, snippets)
+        Samples.__init__(self, values, labels, truth, found, snippets, groups)
         Member.__init__(self, name, space, correspondence, len(values))  # checks them, and then the samples
 
     def __post_init__(self) -> None:
@@ -86,7 +90,7 @@ class Center(Member, Samples):
             raise FedmtError(f"{where} is empty: it has no {word}s. Give it data or leave it out.")
         if (self.labels is None) != (space is None):
             raise FedmtError(f"{where}: labels and label space go together; give both or neither.")
-        for name, labels in (("labels", self.labels), ("truth", self.truth)):
+        for name, labels in (("labels", self.labels), ("truth", self.truth), ("groups", self.groups)):
             if labels is not None and labels.shape != (len(self),):
                 raise FedmtError(f"{where}: {len(self)} {word}s but {name} of shape {tuple(labels.shape)}.")
         if self.snippets is not None and len(self.snippets) != len(self):

@@ -8,35 +8,44 @@ import numpy as np
 import torch
 
 from fedmt.data.center import Center, Federation
+from fedmt.data.group_splits import chosen_groups
 from fedmt.data.specs import CalibrationSpec
 
 
 def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[Federation, str]:
     """The federation with `held_out` taken from its reference center, and a sentence about it.
 
-    Of each class `spec.share`, rounded down, never its last sample. Where that is fewer than `spec.minimum`
-    samples in all, nothing is taken: a temperature of a handful of samples would be noise, and the reference
-    center needs its few to learn from. The choice follows from the seed alone.
+    Of each class `spec.share`, rounded down, never its last sample; groups are taken whole or not at all.
+    Where that is fewer than `spec.minimum` samples in all, nothing is taken: a temperature of a handful of
+    samples would be noise, and the reference center needs its few to learn from. The choice follows from the
+    seed alone.
     """
     reference = federation.reference
     assert reference.labels is not None
     labels = reference.labels.cpu().numpy()
-    rng = np.random.default_rng([seed, 0xCA11B])
+    sizes = np.bincount(labels, minlength=len(federation.wanted))
+    targets = np.array([min(int(spec.share * size), max(size - 1, 0)) for size in sizes.tolist()])
+    stream = [seed, 0xCA11B]
     taken: list[int] = []
-    for label in range(len(federation.wanted)):
-        own = rng.permutation(np.flatnonzero(labels == label))
-        taken += own[: min(int(spec.share * len(own)), max(len(own) - 1, 0))].tolist()
+    if reference.groups is not None:
+        found = chosen_groups(reference.labels, reference.groups, targets, stream, at_least_one=False)
+        taken = np.flatnonzero(found).tolist()
+    else:
+        rng = np.random.default_rng(stream)
+        for label, target in enumerate(targets):
+            taken += rng.permutation(np.flatnonzero(labels == label))[:target].tolist()
+    whole = "" if reference.groups is None else " in whole groups"
     if len(taken) < spec.minimum:
         return federation, (
-            f"calibration: {spec.share:g} of each class are {len(taken)} samples of the reference center, "
-            f"fewer than calibration.minimum = {spec.minimum}. None are held out, and predictions will not "
-            "be calibrated."
+            f"calibration: {spec.share:g} of each class{whole} are {len(taken)} samples of the reference "
+            f"center, fewer than calibration.minimum = {spec.minimum}. None are held out, and predictions "
+            "will not be calibrated."
         )
     held = torch.zeros(len(reference), dtype=torch.bool)
     held[taken] = True
     note = (
-        f"calibration: {len(taken)} of the reference center's {len(reference)} samples are held out from "
-        "training, to calibrate the finished model."
+        f"calibration: {len(taken)} of the reference center's {len(reference)} samples are held out{whole} "
+        "from training, to calibrate the finished model."
     )
     kept, aside = _part(reference, ~held), replace(_part(reference, held), name="held out")
     return replace(federation, reference=kept, held_out=aside), note
@@ -45,4 +54,6 @@ def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[
 def _part(center: Center, chosen: torch.Tensor) -> Center:
     assert center.labels is not None
     index = chosen.nonzero().flatten()
-    return replace(center, values=center.values[index], labels=center.labels[index.to(center.labels.device)])
+    groups = None if center.groups is None else center.groups[index]
+    labels = center.labels[index.to(center.labels.device)]
+    return replace(center, values=center.values[index], labels=labels, groups=groups)

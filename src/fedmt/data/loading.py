@@ -207,7 +207,7 @@ def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], 
         raise error if str(error).startswith(where) else FedmtError(f"{where}: {error}") from None
     notes += [f"{where}: {note}" for note in found.notes]
     if space is None:
-        return Center(member.name, found.samples, input=found.input)
+        return Center(member.name, found.samples, input=found.input, groups=found.groups)
     if space.name not in found.labels:
         has = listed(found.labels) if found.labels else "none"
         raise FedmtError(f"{where}: no labels in space '{space.name}' in its data; it has {has}.")
@@ -217,7 +217,6 @@ def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], 
             f"{listed(found.spaces[space.name])}."
         )
     labels = found.labels[space.name]
-    snippets = found.snippets if split == "test" else None
     return Center(
         member.name,
         found.samples,
@@ -225,5 +224,6 @@ def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], 
         labels,
         member.correspondence,
         input=found.input,
-        snippets=snippets,
+        snippets=found.snippets if split == "test" else None,
+        groups=found.groups,
     )

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, nearest
 from fedmt.core.labels import LabelSpace
+from fedmt.data.group_splits import chosen_groups
+from fedmt.data.groups import class_counts, in_order
 from fedmt.data.specs import BenchmarkSpec
 from fedmt.data.splits import Indices, reference_counts
 
@@ -32,11 +34,13 @@ class Selection:
     positions: int64 [n], in the set.
     labels: label space name -> int64 [n], positions in that space.
     spaces: the label spaces, under the same names.
+    groups: int64 [n], equal for samples that are never separated; None: there are none.
     """
 
     positions: Tensor
     labels: Mapping[str, Tensor]
     spaces: Mapping[str, LabelSpace]
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -44,7 +48,8 @@ class Selection:
     def take(self, chosen: Tensor) -> Selection:
         """Those at `chosen`, int64 [m], places in this selection."""
         labels = {name: labels[chosen] for name, labels in self.labels.items()}
-        return replace(self, positions=self.positions[chosen], labels=labels)
+        groups = None if self.groups is None else self.groups[chosen]
+        return replace(self, positions=self.positions[chosen], labels=labels, groups=groups)
 
     def keep(self, classes: Mapping[str, Tensor]) -> Selection:
         """Those with labels in `classes` alone (space name -> bool [its classes]), renumbered."""
@@ -63,6 +68,13 @@ class Selection:
         """How many samples each class of a space has, [classes]."""
         counts: Indices = self.labels[name].bincount(minlength=len(self.spaces[name])).numpy()
         return counts
+
+    def group_counts(self, name: str) -> Indices:
+        """Of how many groups each class of a space has samples, [classes]."""
+        assert self.groups is not None
+        labels = self.labels[name].numpy()
+        found = class_counts(in_order(self.groups), labels, len(self.spaces[name]))
+        return np.asarray((found > 0).sum(0), dtype=np.int64)
 
     def occurring(self) -> dict[str, Tensor]:
         """The classes of each space that a sample has: name -> bool [its classes]."""
@@ -100,32 +112,20 @@ def prepare(
 def leave_out(
     train: Selection, test: Selection, spec: BenchmarkSpec
 ) -> tuple[Selection, Selection, list[str]]:
-    """Both without the classes that have too few samples for every center to get one."""
-    centers = max(1, sum(spec.spaces.values()))
+    """Both without the classes that have too few samples for every center to get one.
 
-    def enough(sizes: Indices) -> NDArray[np.bool_]:
-        if spec.reference_share is not None:
-            return sizes - reference_counts(sizes, spec.reference_share) >= centers
-        return sizes - (spec.per_class or 0) >= centers
-
-    space, counts = train.spaces[spec.wanted], train.counts(spec.wanted)
-    kept = enough(counts)
+    In groups, a class needs one for the test, one for the reference center and one for the other centers.
+    """
+    space, aside = train.spaces[spec.wanted], spec.test_per_class or 0
+    what = "samples" if train.groups is None else "groups"
+    kept, counts, needs = (_enough_samples if train.groups is None else _enough_groups)(train, test, spec)
     if kept.all():
         return train, test, []
-    aside = spec.test_per_class or 0
-    least = aside + next(n for n in itertools.count(1) if enough(np.array([n])).all())
-    if aside:
-        counts = counts + test.counts(spec.wanted)
     small = [f"{name} ({n:,})" for name, n, stays in zip(space, counts, kept, strict=True) if not stays]
-    needs = (
-        f"a class needs {least:,} samples"
-        + (f", {aside:,} of them for the test," if aside else "")
-        + f" so that the reference center and each of {centers} centers have one"
-    )
     if kept.sum() < 2:
         raise FedmtError(
             f"benchmark: only {kept.sum()} of the {len(space)} classes of '{space.name}' have enough "
-            f"samples: {needs}. Too few: {', '.join(small)}. Add samples, or lower "
+            f"{what}: {needs}. Too few: {', '.join(small)}. Add {what}, or lower "
             + ("test_per_class, " if aside else "")
             + ("reference_share" if spec.per_class is None else "per_class")
             + " or the number of centers."
@@ -133,7 +133,7 @@ def leave_out(
     stays = {spec.wanted: torch.from_numpy(kept)}
     remaining = train.keep(stays)
     others = {name: found for name, found in remaining.occurring().items() if name != spec.wanted}
-    notes = [f"Left out of '{space.name}' for too few samples: {', '.join(small)}; {needs}."]
+    notes = [f"Left out of '{space.name}' for too few {what}: {', '.join(small)}; {needs}."]
     for name, found in others.items():
         gone = [c for c, there in zip(train.spaces[name], found.tolist(), strict=True) if not there]
         if gone:
@@ -141,8 +141,51 @@ def leave_out(
     return train.keep({**stays, **others}), test.keep({**stays, **others}), notes
 
 
+def _enough_samples(
+    train: Selection, test: Selection, spec: BenchmarkSpec
+) -> tuple[NDArray[np.bool_], Indices, str]:
+    """Which classes have enough samples, how many each has, and what it needs."""
+    centers = max(1, sum(spec.spaces.values()))
+
+    def enough(sizes: Indices) -> NDArray[np.bool_]:
+        if spec.reference_share is not None:
+            return sizes - reference_counts(sizes, spec.reference_share) >= centers
+        return sizes - (spec.per_class or 0) >= centers
+
+    counts, aside = train.counts(spec.wanted), spec.test_per_class or 0
+    kept = enough(counts)
+    least = aside + next(n for n in itertools.count(1) if enough(np.array([n])).all())
+    if aside:
+        counts = counts + test.counts(spec.wanted)
+    needs = (
+        f"a class needs {least:,} samples"
+        + (f", {aside:,} of them for the test," if aside else "")
+        + f" so that the reference center and each of {centers} centers have one"
+    )
+    return kept, counts, needs
+
+
+def _enough_groups(
+    train: Selection, test: Selection, spec: BenchmarkSpec
+) -> tuple[NDArray[np.bool_], Indices, str]:
+    """The same in groups. A center may lack a class: few have patients of every one."""
+    counts = train.group_counts(spec.wanted)
+    kept = counts >= 2
+    if spec.test_per_class is None:
+        return kept, counts, "a class needs 2 groups, for the reference center and the other centers"
+    counts = counts + test.group_counts(spec.wanted)
+    return kept, counts, "a class needs 3 groups, for the test, the reference center and the other centers"
+
+
 def set_aside(data: Selection, wanted: str, each: int, seed: int) -> tuple[Selection, Selection]:
-    """(`each` samples of every class, or all that it has; the others), both in the order of the set."""
+    """(`each` samples of every class, or all that it has; the others), both in the order of the set.
+
+    Groups go as a whole, so there may be fewer; two of each class are left to train on, if it has three.
+    """
+    if data.groups is not None:
+        targets = np.full(len(data.spaces[wanted]), each)
+        whole = chosen_groups(data.labels[wanted], data.groups, targets, [seed, _TEST], True, spared=2)
+        return _where(data, whole), _where(data, ~whole)
     rng = default_rng([seed, _TEST])
     truth = data.labels[wanted].numpy()
     chosen = np.zeros(len(data), dtype=bool)

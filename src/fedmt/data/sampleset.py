@@ -25,6 +25,8 @@ class SampleSet:
     notes: sentences for the user about what was read and what was not.
     input: what a sample is.
     snippets: what a report shows of each sample, where its stored form does not show it.
+    groups: int64 [N], equal for samples that belong together, such as those of a patient
+        (`groups.group_numbers`); None: every sample stands for itself.
     """
 
     samples: Tensor
@@ -33,6 +35,7 @@ class SampleSet:
     notes: tuple[str, ...] = ()
     input: Input | type[Input] = DEFAULT_INPUT
     snippets: tuple[str, ...] | None = None
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.samples)

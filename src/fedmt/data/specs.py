@@ -20,8 +20,8 @@ class SourceSpec(Section):
     """Where samples and labels lie.
 
     source: a name of `fedmt.data.sources`, or 'package.module:Name' of one's own. split: 'train' or 'test',
-    for sources that have both. label_columns: the column of each label space, by its name. What the
-    other keys mean is the source's to say.
+    for sources that have both. label_columns: the column of each label space, by its name. group_column: of
+    what must stay together, such as a patient. What the other keys mean is the source's to say.
     """
 
     source: str
@@ -34,6 +34,7 @@ class SourceSpec(Section):
     # Without a default: what is not set is not written into a run's config, and runs from before resume.
     text_column: str | None = None
     label_columns: dict[str, str] | None = None
+    group_column: str | None = None
 
 
 CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]

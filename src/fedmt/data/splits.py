@@ -26,7 +26,7 @@ MAJORITY_PRIOR = 4.0
 """The paper's prior: U[.35, .55] for every class, 4 / (1 - gamma) for two classes of each center."""
 
 # One random stream for each purpose, so that one draw more in one of them does not move the others.
-_REFERENCE, _PRIORS, _CENTERS = range(3)
+REFERENCE, PRIORS, CENTERS = range(3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def iid_split(
             + (f"samples to {most} or less, or lower " if most else "")
             + "per_class or the number of centers."
         )
-    rng = default_rng([seed, _CENTERS])
+    rng = default_rng([seed, CENTERS])
     counts = _balanced_counts(left, centers, samples, rng)
     return Split(reference, _deal(rest, counts, counts, rng))
 
@@ -113,7 +113,7 @@ def share_split(
                 f"center, {len(pool)} are left for {centers} centers that need at least one each. Lower "
                 "reference_share or the number of centers, or raise at_most."
             )
-    rng = default_rng([seed, _CENTERS])
+    rng = default_rng([seed, CENTERS])
     left = np.array([len(pool) for pool in rest])
     counts = np.repeat(left[None] // centers, centers, axis=0)
     # What does not divide goes round the centers: a class stands less than `centers` times in a row.
@@ -152,7 +152,7 @@ def non_iid_split(
     pools = _pools(truth, classes, taken, centers, seed)
     reference, rest = _take_reference(pools, taken, names, seed)
     priors = non_iid_priors(classes, centers, gamma, seed).numpy()
-    rng = default_rng([seed, _CENTERS])
+    rng = default_rng([seed, CENTERS])
     wanted = np.stack([rng.multinomial(samples, prior) for prior in priors])
     distinct = wanted.copy()
     for k, pool in enumerate(rest):
@@ -191,7 +191,7 @@ def non_iid_priors(classes: int, centers: int, gamma: float, seed: int) -> Tenso
     _at_least("seed", seed, 0)
     if not 0 <= gamma < 1:
         raise FedmtError(f"gamma is {gamma}, expected 0 <= gamma < 1; nearer 1 is more heterogeneous.")
-    rng = default_rng([seed, _PRIORS])
+    rng = default_rng([seed, PRIORS])
     order = rng.permutation(classes)
     priors = rng.uniform(*MINOR_PRIOR, size=(centers, classes))
     turns = np.arange(centers * MAJORITY_CLASSES).reshape(centers, MAJORITY_CLASSES)
@@ -236,7 +236,7 @@ def _take_reference(
                 if len(pool)
                 else f"Class {_name(k, names)} has no samples; leave it out of the wanted space or add some."
             )
-    rng = default_rng([seed, _REFERENCE])
+    rng = default_rng([seed, REFERENCE])
     shuffled = [rng.permutation(pool) for pool in pools]
     chosen = np.concatenate([pool[:n] for pool, n in zip(shuffled, taken, strict=True)])
     rest = [pool[n:] for pool, n in zip(shuffled, taken, strict=True)]

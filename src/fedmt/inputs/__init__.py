@@ -25,8 +25,9 @@ DEFAULT_INPUT = Images
 
 
 def to_json(input: Input) -> dict[str, Any]:
-    """An input as plain data, with the name that `from_json` finds its class by."""
-    return {"name": INPUTS.name_of(type(input)), **dataclasses.asdict(input)}
+    """An input as plain data, with the name that `from_json` finds its class by. What is None is left out."""
+    values = {key: value for key, value in dataclasses.asdict(input).items() if value is not None}
+    return {"name": INPUTS.name_of(type(input)), **values}
 
 
 def from_json(data: Mapping[str, Any]) -> Input:

@@ -138,6 +138,10 @@ class Input(Named, ABC):
         """The input's options to change for a quick try of a large experiment."""
         return {}
 
+    def as_read(self, options: Section) -> Input:
+        """This input with what the options say of the files it is read from, for use as in training."""
+        return self
+
     def reading(self, cache: Path) -> Section:
         """The options by which a center on another machine reads its samples as this input.
 

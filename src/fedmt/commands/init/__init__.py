@@ -105,7 +105,8 @@ def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
             )
         raise FedmtError(
             f"init: '{found[0].name}' is the only center, so it is the reference center; at least one more "
-            f"is needed: {more}"
+            f"is needed: {more} To try methods on one labelled set, split it with [benchmark]: see "
+            "docs/federation.md."
         )
     # Folders with images and nothing else may be the classes of one center, or centers without labels.
     plain = [f for f in found if f.source == "folder" and not f.columns and not f.notes]
@@ -177,6 +178,8 @@ def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> 
         labels = "; ".join(
             f"{column or unnamed} ({len(one.classes(column))} classes)" for column in label_columns(one)
         )
+        if one.group_column is not None:
+            labels = f"{labels or 'none'}; grouped by {one.group_column}"
         table.add_row(one.name, one.source, f"{one.images:,}", labels or "none")
     console.print(table)
     for passed in left:

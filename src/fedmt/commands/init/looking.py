@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedmt.commands.init.identifiers import group_column, is_identifier, names_groups
 from fedmt.commands.init.texts import longest, text_column
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
 from fedmt.data.sources.npz import read_npz
-from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below
+from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below, located
 from fedmt.inputs.images.looking import NOTHING_SEEN, SAMPLED, Seen, look_at_array, look_at_images
 from fedmt.inputs.images.shaping import AS_STORED
 from fedmt.inputs.tabular import SUFFIXES, read_frame
@@ -32,6 +33,7 @@ class Found:
     seen: what a look at some of the images told.
     beside: folders that a table's images lie in. notes: what was not clear, for the user.
     text_column: where the texts stand in a table of texts; words: a length that nearly all of them fit in.
+    group_column: of what must stay together, such as a patient.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Found:
     seen: Seen = NOTHING_SEEN
     beside: frozenset[Path] = frozenset()
     notes: tuple[str, ...] = ()
+    group_column: str | None = None
     text_column: str | None = None
     words: int = 0
 
@@ -243,20 +246,34 @@ def _look_at_table(name: str, path: Path) -> Found:
     image_column = "image" if "image" in naming else naming[0]
     names = columns.pop(image_column)
     root = _root(path, names)
-    if not (root / names[0]).exists():
+    files = located(root, names)
+    if not files[0].exists():
         notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
     every = _labels(columns, notes)
-    seen = look_at_images(
-        [p for p in (root / n for n in names[:: max(1, len(names) // SAMPLED)]) if p.exists()]
-    )
-    beside = frozenset(root / Path(n).parts[0] for n in names if n) | {root}
+    group = group_column(columns)
+    seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
+    within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
+    beside = frozenset(root / p.parts[0] for p in within) | {root}
     away = root if root != path.parent else None
-    return Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
+    return Found(
+        name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes), group
+    )
 
 
 def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str, list[str]]:
     """The columns that look like labels, the most likely first; what is not clear goes to `notes`."""
-    labels = {t: [*map(class_name, cells)] for t, cells in columns.items() if _is_label(cells)}
+    identifying = [t for t, cells in columns.items() if is_identifier(cells) or names_groups(t, cells)]
+    group = group_column(columns)
+    notes += [
+        f"column '{t}' has empty cells; fill them in to keep its groups together (group_column)"
+        for t in identifying
+        if group is None and "" in columns[t] and names_groups(t, columns[t])
+    ]
+    labels = {
+        t: [*map(class_name, cells)]
+        for t, cells in columns.items()
+        if t not in identifying and _is_label(cells)
+    }
     gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
     notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
     if columns and not labels and not gaps:

@@ -181,6 +181,8 @@ def _source(member: Member, folder: Path) -> list[str]:
         lines.append(f"image_column = {_quoted(found.image_column)}")
         if member.column is not None:
             lines.append(f"label_column = {_quoted(member.column)}")
+        if found.group_column is not None:
+            lines.append(f"group_column = {_quoted(found.group_column)}   # never separated by a split")
         if found.root is not None:
             lines.append(f"root = {_quoted(_relative(found.root, folder))}")
     return lines + [_comment(f"{note}.") for note in found.notes]

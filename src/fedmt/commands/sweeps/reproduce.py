@@ -41,6 +41,7 @@ WHERE_TO_GET = {
     "experiments/base/fitzpatrick17k.toml",
     "trec": "scripts/text_benchmarks.py makes it of the download",
     "clinc150": "scripts/text_benchmarks.py makes it of the download",
+    "breakhis": "see the head of experiments/base/breakhis.toml",
 }
 
 

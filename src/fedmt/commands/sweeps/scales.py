@@ -44,7 +44,8 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
     if benchmark is not None:
         if benchmark.samples is not None:
             found["benchmark.samples"] = max(benchmark.samples // (5 if small else 40), 1)
-        elif not small and not bundled:  # as many as there are: a number that is small for any set
+        # Else as many as there are: a number that is small for any set, but not for whole groups.
+        elif not small and not bundled and benchmark.data.group_column is None:
             found["benchmark.samples"] = 40
             if benchmark.augment_to:  # it says otherwise how many there are
                 found["benchmark.augment_to"] = None

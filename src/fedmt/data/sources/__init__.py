@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
 from fedmt.core.registry import Registry, subclass_of
@@ -38,7 +40,14 @@ def read_source(
     source = find_source(spec, type(options), f"{where}: source")()
     if source.needs_path and spec.path is None:
         raise FedmtError(f"{where}: source '{spec.source}' needs a path.")
-    return source.read(Request(spec, options, space, where, part))
+    found = source.read(Request(spec, options, space, where, part))
+    if spec.group_column is not None and found.groups is None:
+        raise FedmtError(
+            f"{where}: group_column: source '{spec.source}' does not know of groups, so they would be "
+            "separated; list the samples in a manifest."
+        )
+    input = found.input.of(found.samples, where) if isinstance(found.input, type) else found.input
+    return replace(found, input=input.as_read(options))
 
 
 def find_source(spec: SourceSpec, options: type[Section], key: str) -> type[Source]:

@@ -39,7 +39,7 @@ def read_folder(
         if not files:
             raise no_images(path, others)
         images = read_images(files, [str(path)] * len(files), options)
-        return SampleSet(images, notes=_notes(path, files, others))
+        return SampleSet(images, notes=_notes(path, files, others, options))
 
     entries = _visible(path)
     folders = [entry for entry in entries if entry.is_dir()]
@@ -68,13 +68,13 @@ def read_folder(
     if not files:
         raise no_images(path, others, "its class folders")
     images = read_images(files, where, options)
-    notes = _notes(path, files, others)
+    notes = _notes(path, files, others, options)
     return SampleSet(images, {space.name: torch.tensor(labels)}, {space.name: space}, notes)
 
 
-def _notes(path: Path, files: list[Path], others: Counter[str]) -> tuple[str, ...]:
+def _notes(path: Path, files: list[Path], others: Counter[str], options: ImageOptions) -> tuple[str, ...]:
     said = passed_over(others)
-    return (*([f"{path}: {said}"] if said else []), *depth_notes(files, str(path)))
+    return (*([f"{path}: {said}"] if said else []), *depth_notes(files, str(path), options))
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from fedmt.core.errors import FedmtError, together
 from fedmt.core.labels import LabelSpace, class_name
+from fedmt.data.groups import group_numbers
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
 from fedmt.inputs.images.decoding import depth_notes, read_images
+from fedmt.inputs.images.files import located
 from fedmt.inputs.images.shaping import ImageOptions
 from fedmt.inputs.rows import table_rows
 
@@ -23,40 +25,55 @@ def read_manifest(
     image_column: str = "image",
     label_column: str | None = "label",
     root: Path | None = None,
+    group_column: str | None = None,
 ) -> SampleSet:
     """The images and labels that the comma-separated table `path` names, in its order.
 
-    Image files are absolute, or relative to `root`, by default the table's own folder. Without
+    Image files are absolute, or relative to `root`, by default the table's own folder; a name alone may
+    also be that of one file further below. Without
     `space` the sorted labels are the classes of a space called `space_name`. With
     `label_column=None` the set is unlabelled. An image that is listed again counts again, and a note
-    says how many are; with another label it is an error.
+    says how many are; with another label it is an error. `group_column` says what belongs together,
+    such as a patient.
     """
     path = Path(path)
     base = path.parent if root is None else Path(root)
-    columns = [image_column] if label_column is None else [image_column, label_column]
-    files, names, lines, where = [], [], [], []
+    asked = (image_column, label_column, group_column)
+    columns = [column for column in asked if column is not None]
+    kept_together: list[str] = []
+    named, names, lines, where = [], [], [], []
     for line, cells in table_rows(path, columns):
         place = f"{path}, line {line}"
         for column, cell in zip(columns, cells, strict=True):
             if not cell:
                 raise FedmtError(f"{place}: the column '{column}' is empty; fill it in or remove the line.")
-        files.append(base / cells[0])
-        names.append(class_name(cells[-1]))
+        named.append(cells[0])
+        if label_column is not None:
+            names.append(class_name(cells[1]))
+        if group_column is not None:
+            kept_together.append(cells[-1])
         lines.append(line)
         where.append(place)
-    if not files:
+    if not named:
         raise FedmtError(f"{path}: no images; expected a line for each image below the header.")
+    files = located(base, named)
+    if len(files) > 1 and not any(file.exists() for file in files):
+        raise FedmtError(
+            f"{path}: none of its {len(files):,} images is in {base}; the first is '{named[0]}'. Set `root` "
+            "to the folder that they lie in."
+        )
+    groups = None if group_column is None else group_numbers(kept_together)
     if label_column is None:
         repeated = _repeated(files, None, lines, path)
         images = read_images(files, where, options)
-        return SampleSet(images, notes=(*repeated, *depth_notes(files, str(path))))
+        return SampleSet(images, notes=(*repeated, *depth_notes(files, str(path), options)), groups=groups)
     space = space or LabelSpace(space_name, sorted(set(names)))
     # Labels first: they are quickly checked, and decoding may take long.
     labels = label_positions(names, space, where)
     repeated = _repeated(files, names, lines, path)
     images = read_images(files, where, options)
-    notes = (*repeated, *depth_notes(files, str(path)))
-    return SampleSet(images, {space.name: labels}, {space.name: space}, notes)
+    notes = (*repeated, *depth_notes(files, str(path), options))
+    return SampleSet(images, {space.name: labels}, {space.name: space}, notes, groups=groups)
 
 
 def _repeated(
@@ -95,4 +112,5 @@ class Manifest(Source):
             image_column=spec.image_column,
             label_column=spec.label_column if request.space is not None else None,
             root=spec.root,
+            group_column=spec.group_column,
         )

@@ -1,7 +1,8 @@
 """Images: the room of everything that knows what a pixel is.
 
 shaping.py   how images are brought to one size and number of channels
-decoding.py  image files to one uint8 tensor; cache.py, for sets that do not fit in memory
+decoding.py  image files to one uint8 tensor; dicom.py, what Pillow does not read; cache.py, for sets that do
+             not fit in memory
 augment.py   weak and strong views
 asking.py    what a trained model is asked about: arrays, pictures, files
 looking.py   what `fedmt init` finds out about images before it writes a config
@@ -13,7 +14,7 @@ import base64
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -29,28 +30,40 @@ from fedmt.inputs.base import Batch, Input, Item, Views
 from fedmt.inputs.images import asking
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.inputs.images.copies import make_copies
+from fedmt.inputs.images.dicom import Window
 from fedmt.inputs.images.shaping import ImageOptions
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+WindowCenter = Annotated[float, Field(allow_inf_nan=False)]
+WindowWidth = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
 class ImageSpec(Section):
-    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory."""
+    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory.
+
+    window: [center, width] of grey DICOM files, in place of their own.
+    """
 
     size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
     cache: ConfigPath | None = None
     memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
+    window: tuple[WindowCenter, WindowWidth] | None = None
 
     def options(self) -> ImageOptions:
         size = (self.size, self.size) if isinstance(self.size, int) else self.size
         cache = self.cache or Path.home() / ".cache" / "fedmt"
-        return ImageOptions(size, self.channels, cache, int(self.memory_limit_gib * 2**30))
+        return ImageOptions(size, self.channels, cache, int(self.memory_limit_gib * 2**30), self.window)
 
 
 @dataclass(frozen=True)
 class Images(Input):
-    """Stored as uint8 [N, channels, height, width], channels 1 (grey) or 3 (RGB); networks see [0, 1]."""
+    """Stored as uint8 [N, channels, height, width], channels 1 (grey) or 3 (RGB); networks see [0, 1].
+
+    window: of grey DICOM files, in training and in use; None: as each file says.
+    """
 
     name: ClassVar[str] = "images"
     word: ClassVar[str] = "image"
@@ -60,6 +73,7 @@ class Images(Input):
     memory_format: ClassVar[torch.memory_format] = torch.channels_last
 
     shape: tuple[int, int, int]
+    window: Window | None = None
 
     @classmethod
     def of(cls, samples: Tensor, where: str) -> Images:
@@ -90,7 +104,10 @@ class Images(Input):
         channels, height, width = self.shape
         # Always through the cache: a center's process starts anew for every message.
         options = {"size": (height, width), "channels": channels, "cache": cache, "memory_limit_gib": 1e-9}
-        return ImageSpec.model_validate(options)
+        return ImageSpec.model_validate({**options, "window": self.window})
+
+    def as_read(self, options: Section) -> Images:
+        return replace(self, window=options.window) if isinstance(options, ImageSpec) else self
 
     def plain(self, samples: Tensor) -> Tensor:
         return samples.float().div_(255)
@@ -126,19 +143,20 @@ class Images(Input):
             "channels": "grey" if self.shape[0] == 1 else "RGB",
             "shape": ["batch", *self.shape],
             "preparation": "cropped around the centre to the aspect, then resized (bilinear)",
+            **({"window": list(self.window)} if self.window is not None else {}),
         }
 
     def example(self, count: int, generator: torch.Generator) -> Tensor:
         return torch.randint(0, 256, (count, *self.shape), generator=generator).to(torch.uint8)
 
     def batches(self, given: Any) -> Iterator[Tensor]:
-        return asking.batches(given, self.shape)
+        return asking.batches(given, self.shape, self.window)
 
     def find(self, paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
         return asking.find_files(paths, column or "image", notes)
 
     def read(self, items: Sequence[Item]) -> Iterator[Batch]:
-        return asking.read_files(items, self.shape)
+        return asking.read_files(items, self.shape, self.window)
 
 
 def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:

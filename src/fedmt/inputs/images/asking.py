@@ -17,7 +17,8 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.images.decoding import picture_pixels, read_image
-from fedmt.inputs.images.files import files_below, no_images, passed_over
+from fedmt.inputs.images.dicom import Window
+from fedmt.inputs.images.files import files_below, located, no_images, passed_over
 from fedmt.inputs.images.shaping import ImageOptions, conform
 from fedmt.inputs.rows import table_rows
 
@@ -31,28 +32,32 @@ def batch_size(shape: Shape) -> int:
     return min(256, max(8, (1 << 21) // (shape[1] * shape[2])))
 
 
-def batches(images: Images, shape: Shape) -> Iterator[Tensor]:
-    """Whatever `Model.predict` takes, as uint8 [n, *shape] a batch at a time."""
+def batches(images: Images, shape: Shape, window: Window | None = None) -> Iterator[Tensor]:
+    """Whatever `Model.predict` takes, as uint8 [n, *shape] a batch at a time.
+
+    window: of grey DICOM files; None: as each file says.
+    """
+    options = ImageOptions((shape[1], shape[2]), shape[0], window=window)
     size = batch_size(shape)
     if isinstance(images, Tensor | np.ndarray) and images.ndim != 2:
         stack = _channels_first(_uint8(images))
         for part in stack.split(size):
-            yield conform(part, _options(shape), "images")
+            yield conform(part, options, "images")
         return
     if isinstance(images, str | Path | Image.Image | np.ndarray | Tensor):
         images = [images]
     for start in range(0, len(images), size):
         part = images[start : start + size]
-        yield torch.stack([_one(image, f"images[{start + i}]", shape) for i, image in enumerate(part)])
+        yield torch.stack([_one(image, f"images[{start + i}]", options) for i, image in enumerate(part)])
 
 
-def _one(image: Picture, where: str, shape: Shape) -> Tensor:
-    """One picture as uint8 [*shape]."""
+def _one(image: Picture, where: str, options: ImageOptions) -> Tensor:
+    """One picture as uint8 [channels, H, W], as the options ask."""
     if isinstance(image, str | Path):
-        return torch.from_numpy(read_image(Path(image), where, shape[1:], shape[0]).copy())
+        return torch.from_numpy(read_image(Path(image), where, options).copy())
     if isinstance(image, Image.Image):
         try:
-            return torch.from_numpy(picture_pixels(image, shape[1:], shape[0]).copy())
+            return torch.from_numpy(picture_pixels(image, options.size, options.channels or 3).copy())
         except (OSError, ValueError) as error:
             raise FedmtError(f"{where}: cannot read the picture: {error}.") from None
     if isinstance(image, Tensor | np.ndarray):
@@ -60,7 +65,7 @@ def _one(image: Picture, where: str, shape: Shape) -> Tensor:
         if pixels.dim() == 2:
             pixels = pixels[None]
         if pixels.dim() == 3:
-            return conform(_channels_first(pixels[None], where), _options(shape), where)[0]
+            return conform(_channels_first(pixels[None], where), options, where)[0]
         raise FedmtError(
             f"{where}: an image of shape {tuple(image.shape)}; expected [H, W] with 1 or 3 channels."
         )
@@ -95,10 +100,6 @@ def _channels_first(images: Tensor, where: str = "images") -> Tensor:
     )
 
 
-def _options(shape: Shape) -> ImageOptions:
-    return ImageOptions((shape[1], shape[2]), shape[0])
-
-
 # -- files ----------------------------------------------------------------------------------------
 
 
@@ -121,9 +122,11 @@ def find_files(
         elif not path.exists():
             raise FedmtError(f"{path}: there is no such file or folder.")
         elif path.suffix.lower() == ".csv":
+            lines = [(line, name) for line, (name,) in table_rows(path, [image_column])]
+            places = located(path.parent, [name for _, name in lines])
             rows = [
-                Item(name, f"{path}, line {line}", path.parent / name)
-                for line, (name,) in table_rows(path, [image_column])
+                Item(name, f"{path}, line {line}", place)
+                for (line, name), place in zip(lines, places, strict=True)
             ]
             if not rows:
                 raise FedmtError(f"{path}: no images; expected a line for each image below the header.")
@@ -133,14 +136,15 @@ def find_files(
     return files
 
 
-def read_files(files: Sequence[Item], shape: Shape) -> Iterator[Batch]:
+def read_files(files: Sequence[Item], shape: Shape, window: Window | None = None) -> Iterator[Batch]:
     """All files, a batch at a time; while one is looked at, threads decode the next."""
+    options = ImageOptions((shape[1], shape[2]), shape[0], window=window)
     size = batch_size(shape)
     parts = [files[start : start + size] for start in range(0, len(files), size)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def begin(part: Sequence[Item]) -> list[Future[NDArray[np.uint8] | FedmtError]]:
-            return [pool.submit(_decoded, file, shape) for file in part]
+            return [pool.submit(_decoded, file, options) for file in part]
 
         ahead = begin(parts[0]) if parts else []
         for number, part in enumerate(parts):
@@ -152,10 +156,10 @@ def read_files(files: Sequence[Item], shape: Shape) -> Iterator[Batch]:
             yield Batch(part, errors, stacked)
 
 
-def _decoded(file: Item, shape: Shape) -> NDArray[np.uint8] | FedmtError:
+def _decoded(file: Item, options: ImageOptions) -> NDArray[np.uint8] | FedmtError:
     if not file.name:
         return FedmtError(f"{file.where}: the image column is empty.")
     try:
-        return read_image(file.path, file.where, (shape[1], shape[2]), shape[0])
+        return read_image(file.path, file.where, options)
     except FedmtError as error:
         return error

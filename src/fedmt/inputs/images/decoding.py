@@ -1,8 +1,9 @@
-"""Image files to one uint8 tensor: decoded by Pillow in threads, cached on disk where it is large.
+"""Image files to one uint8 tensor: decoded by Pillow or pydicom in threads, cached on disk where it is large.
 
 What each file becomes: its first frame, turned as its EXIF orientation says; 16-bit grey by its high
-byte; transparent parts on white; cropped around the centre to the aspect of the wanted size, then
-resized with an antialiased bilinear filter (the short side fits, the aspect ratio is kept).
+byte; DICOM files through their window (dicom.py); transparent parts on white; cropped around the centre
+to the aspect of the wanted size, then resized with an antialiased bilinear filter (the short side fits,
+the aspect ratio is kept).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,8 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, together
 from fedmt.inputs.images.cache import Pixels, gib, map_cached, write_cached
-from fedmt.inputs.images.shaping import ImageOptions
+from fedmt.inputs.images.dicom import is_dicom, read_dicom, read_header, require_pydicom
+from fedmt.inputs.images.shaping import AS_STORED, ImageOptions
 
 CHUNK = 256
 """Files decoded at a time: enough to keep every core busy, little beside `memory_limit`."""
@@ -47,6 +50,10 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
     if not paths:
         raise FedmtError("No images to read.")
     stats = _stats(paths, where)
+    for path, place in zip(paths, where, strict=True):
+        if is_dicom(path):
+            require_pydicom(path, place)  # once, before every file says so
+            break
     cached = None
     if options.cache is not None:
         cached = options.cache / f"images-{_key(paths, stats, options)}.npy"
@@ -55,9 +62,10 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
             return images
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         channels = options.channels or (3 if any(pool.map(_has_colour, paths)) else 1)
-        first, pixels = _first(paths, where, options.size, channels)
+        options = replace(options, channels=channels)
+        first, pixels = _first(paths, where, options)
         shape = (len(paths), *pixels.shape)
-        chunks = _chunks(pool, paths, where, options.size, shape, first)
+        chunks = _chunks(pool, paths, where, options, shape, first)
         size = math.prod(shape)
         if size <= options.memory_limit:
             pixels = np.empty(shape, dtype=np.uint8)
@@ -77,18 +85,40 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
     return images
 
 
-def read_image(path: Path, where: str, size: tuple[int, int] | None, channels: int) -> Pixels:
-    """One file as uint8 [channels, H, W], decoded as `read_images` decodes every file."""
+def read_image(path: Path, where: str, options: ImageOptions) -> Pixels:
+    """One file as uint8 [options.channels, H, W], decoded as `read_images` decodes every file."""
     _stat(path, where)
-    return _decode(path, where, size, channels)
+    return _decode(path, where, options)
 
 
-def depth_notes(paths: Sequence[Path], where: str) -> tuple[str, ...]:
-    """A note where 16-bit grey images use the lower bits alone, as 12-bit scans do when they are exported.
+def depth_notes(paths: Sequence[Path], where: str, options: ImageOptions = AS_STORED) -> tuple[str, ...]:
+    """Notes where grey images use so little of their range that few of 256 greys are left.
 
-    Their high byte then holds next to nothing. Which scaling is meant, only who exported them knows.
+    Of 16-bit images the lower bits alone, as 12-bit scans do when they are exported: their high byte then
+    holds next to nothing. Which scaling is meant, only who exported them knows.
     """
-    highest = [_highest(path) for path in paths[:: max(1, len(paths) // LOOKED_AT)][:LOOKED_AT]]
+    some = paths[:: max(1, len(paths) // LOOKED_AT)][:LOOKED_AT]
+    dicom = [path for path in some if is_dicom(path)]
+    return (
+        *_sixteen_bit_notes([path for path in some if path not in dicom], where),
+        *_dicom_notes(dicom, where, options),
+    )
+
+
+def _dicom_notes(paths: Sequence[Path], where: str, options: ImageOptions) -> tuple[str, ...]:
+    """A grey file without a window is scaled by the bits that it could use, and may use few of them."""
+    pictures = [np.asarray(read_dicom(path, where, options.window)) for path in paths]
+    greys = [int(picture.max()) - int(picture.min()) + 1 for picture in pictures if picture.ndim == 2]
+    if max(greys, default=256) > FEW_GREYS:
+        return ()
+    return (
+        f"{where}: its DICOM files span only {max(greys)} of 256 greys ({len(greys)} looked at); set the "
+        "window that shows what matters: [images] window = [center, width].",
+    )
+
+
+def _sixteen_bit_notes(paths: Sequence[Path], where: str) -> tuple[str, ...]:
+    highest = [_highest(path) for path in paths]
     deep = [value for value in highest if value is not None]
     greys = max(deep, default=65535) // 256 + 1
     if greys > FEW_GREYS:
@@ -136,7 +166,9 @@ def _stat(path: Path, where: str) -> os.stat_result:
 
 
 def _key(paths: Sequence[Path], stats: Sequence[os.stat_result], options: ImageOptions) -> str:
-    digest = hashlib.sha256(repr((DECODING, options.size, options.channels)).encode())
+    asked = (DECODING, options.size, options.channels)
+    # Only where one is set, so that caches from before there were windows are found.
+    digest = hashlib.sha256(repr(asked if options.window is None else (*asked, options.window)).encode())
     for path, stat in zip(paths, stats, strict=True):
         digest.update(repr((os.path.abspath(path), stat.st_size, stat.st_mtime_ns)).encode())
     return digest.hexdigest()[:32]
@@ -145,20 +177,20 @@ def _key(paths: Sequence[Path], stats: Sequence[os.stat_result], options: ImageO
 def _has_colour(path: Path) -> bool:
     """From the header alone. A palette counts as colour; a file that cannot be read is told when decoded."""
     try:
+        if is_dicom(path):
+            return read_header(path).colour
         with Image.open(path) as image:
             return image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
     except Exception:  # as in `_readable`
         return False
 
 
-def _first(
-    paths: Sequence[Path], where: Sequence[str], size: tuple[int, int] | None, channels: int
-) -> tuple[Path, Pixels]:
+def _first(paths: Sequence[Path], where: Sequence[str], options: ImageOptions) -> tuple[Path, Pixels]:
     """The first file that can be read, and its pixels: where no size is asked for, all must have its size."""
     problems = []
     for path, place in zip(paths, where, strict=True):
         try:
-            return path, _decode(path, place, size, channels)
+            return path, _decode(path, place, options)
         except FedmtError as error:
             problems.append(str(error))
     raise together(problems)
@@ -168,7 +200,7 @@ def _chunks(
     pool: ThreadPoolExecutor,
     paths: Sequence[Path],
     where: Sequence[str],
-    size: tuple[int, int] | None,
+    options: ImageOptions,
     shape: tuple[int, ...],
     first: Path,
 ) -> Iterator[tuple[int, Pixels]]:
@@ -176,7 +208,7 @@ def _chunks(
 
     def decode(i: int) -> Pixels | FedmtError:
         try:
-            return _decode(paths[i], where[i], size, shape[1])
+            return _decode(paths[i], where[i], options)
         except FedmtError as error:
             return error
 
@@ -203,8 +235,12 @@ def _chunks(
         raise together(problems)
 
 
-def _decode(path: Path, where: str, size: tuple[int, int] | None, channels: int) -> Pixels:
-    """One file as uint8 [channels, H, W]."""
+def _decode(path: Path, where: str, options: ImageOptions) -> Pixels:
+    """One file as uint8 [options.channels, H, W]."""
+    size, channels = options.size, options.channels
+    assert channels is not None
+    if is_dicom(path):
+        return picture_pixels(read_dicom(path, where, options.window), size, channels)
     with _readable(path, where), Image.open(path) as image:
         if size is not None:
             # A large JPEG is decoded at a half, a quarter or an eighth, never below twice the wanted size.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedmt.core.errors import FedmtError
 
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
-EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+DICOM = (".dcm", ".dicom")
+EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", *DICOM)
 """Of the files that are read as images, wherever they are looked for."""
 
 ENDINGS = 8
 """Endings of other files that a note names; DICOM files called by their numbers all have different ones."""
+
+UNNAMED_DICOM = "DICOM without its ending"
+"""How files that have the mark of DICOM, but another ending or none, are counted."""
 
 EXPECTED = f"expected files ending in {' '.join(EXTENSIONS)}"
 
@@ -27,15 +32,31 @@ def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
     for base, subfolders, names in os.walk(folder, onerror=_refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         found += [Path(base, name) for name in names if is_image(name)]
-        others.update(
-            Path(name).suffix.lower() for name in names if not is_image(name) and not name.startswith(".")
-        )
+        others.update(_kind(Path(base, name)) for name in names if not is_image(name) and name[0] != ".")
     return sorted(found), others
 
 
 def images_below(folder: Path) -> list[Path]:
     """Every image at any depth, as `files_below` finds them."""
     return files_below(folder)[0]
+
+
+def located(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files that a table names: at `folder / name`, else, for a name alone, the only one of it below.
+
+    Many published tables name their images without the class folder that each lies in.
+    """
+    direct = [folder / name for name in names]
+    lost = {path.name for path, name in zip(direct, names, strict=True) if path.name == name}
+    lost = {name for name in lost if not (folder / name).exists()}
+    if not lost or not folder.is_dir():
+        return direct
+    below: dict[str, list[Path]] = {}
+    for path in images_below(folder):
+        if path.name in lost:
+            below.setdefault(path.name, []).append(path)
+    only = {name: paths[0] for name, paths in below.items() if len(paths) == 1}
+    return [only.get(name, path) for path, name in zip(direct, names, strict=True)]
 
 
 def passed_over(others: Counter[str]) -> str:
@@ -46,7 +67,12 @@ def passed_over(others: Counter[str]) -> str:
     endings = [ending or "no ending" for ending in sorted(others, key=lambda e: (-others[e], e))]
     named = ", ".join(endings[:ENDINGS]) + (", …" if len(endings) > ENDINGS else "")
     files = "1 file of another kind was" if count == 1 else f"{count:,} files of other kinds were"
-    return f"{files} passed over ({named}); convert what is an image among them, to PNG say."
+    said = f"{files} passed over ({named}); convert what is an image among them, to PNG say."
+    marked = others[UNNAMED_DICOM]
+    if marked:
+        # Not read as they are: what a folder holds would then depend on more than the names one sees in it.
+        said += f" DICOM files are read where their names end in .dcm; rename {marked:,} that do not."
+    return said
 
 
 def no_images(folder: Path, others: Counter[str], place: str = "this folder") -> FedmtError:
@@ -56,6 +82,27 @@ def no_images(folder: Path, others: Counter[str], place: str = "this folder") ->
 
 def is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+
+
+def is_dicom_name(name: str) -> bool:
+    return name.lower().endswith(DICOM)
+
+
+def has_dicom_mark(path: Path) -> bool:
+    """Whether the letters DICM follow its preamble, as in every DICOM file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def _kind(path: Path) -> str:
+    """How a file that is not read is counted: by its ending. A number is none, as in `1.2.840.10008`."""
+    ending = path.suffix.lower()
+    if (not ending or ending[1:].isdigit()) and path.name != "DICOMDIR" and has_dicom_mark(path):
+        return UNNAMED_DICOM
+    return ending
 
 
 def _refuse(error: OSError) -> None:

@@ -10,6 +10,8 @@ from statistics import median
 from PIL import Image
 from torch import Tensor
 
+from fedmt.inputs.images.dicom import is_dicom, read_header, require_pydicom
+
 SAMPLED = 20
 """The number of images of a center that are looked at."""
 
@@ -36,7 +38,14 @@ def look_at_images(images: Iterable[Path]) -> Seen:
     files = list(images)
     sizes, colour = [], False
     for path in files[:: max(1, len(files) // SAMPLED)][:SAMPLED]:
+        if is_dicom(path):
+            require_pydicom(path, str(path.parent))
         try:
+            if is_dicom(path):
+                header = read_header(path)
+                sizes.append((header.height, header.width))
+                colour |= header.colour
+                continue
             with Image.open(path) as image:
                 sizes.append((image.height, image.width))
                 colour |= image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")

@@ -35,12 +35,14 @@ class ImageOptions:
     channels: 1 (grey) or 3 (RGB); None: as stored, and 3 as soon as one image has colour.
     cache: folder for sets that need more than `memory_limit` bytes; they are memory-mapped from there.
     memory_limit: bytes; without a cache folder, what would need more is an error.
+    window: (center, width) of grey DICOM files; None: as each file says.
     """
 
     size: tuple[int, int] | None = None
     channels: int | None = None
     cache: Path | None = None
     memory_limit: int = 2 * 2**30
+    window: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.channels not in (None, 1, 3):

@@ -1,0 +1,48 @@
+"""Columns of a table that name a row or what it belongs to: never labels; those that repeat are groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+NEARLY_ALL = 0.9
+"""With a different value in this share of the rows or more, a column names the rows."""
+
+PEOPLE = {"patient", "subject", "person", "participant", "pid", "mrn"}
+THINGS = {"lesion", "case", "study", "exam", "examination", "visit", "specimen", "slide", "biopsy"}
+NUMBERS = {"id", "ids", "uid", "no", "nr", "number", "code", "key", "identifier"}
+
+
+def is_identifier(cells: Sequence[str]) -> bool:
+    """Whether a column has a different value in nearly every row.
+
+    >>> is_identifier(["a1", "a2", "a3"]), is_identifier(["benign", "malignant", "benign"])
+    (True, False)
+    """
+    return len(cells) > 2 and len(set(cells)) >= NEARLY_ALL * len(cells)
+
+
+def names_groups(title: str, cells: Sequence[str]) -> bool:
+    """Whether a column's title says that it names whom or what a row belongs to: `patient`, `Lesion ID`.
+
+    `lesion` and `case` may also be diagnoses; they name something if nearly every cell has a digit.
+
+    >>> names_groups("lesion", ["nevus", "melanoma"]), names_groups("lesion", ["HAM_1", "HAM_2"])
+    (False, True)
+    """
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)
+    words = set(re.split(r"[\W_\d]+", spaced.casefold())) - {""}
+    if not words <= PEOPLE | THINGS | NUMBERS | {"name"} or not words & (PEOPLE | THINGS):
+        return False
+    numbered = sum(any(c.isdigit() for c in cell) for cell in cells) >= NEARLY_ALL * len(cells)
+    return bool(words & (PEOPLE | NUMBERS)) or numbered
+
+
+def group_column(columns: Mapping[str, Sequence[str]]) -> str | None:
+    """Of the columns that name groups, repeat and have no gap, the one with the largest groups."""
+    likely = [
+        title
+        for title, cells in columns.items()
+        if names_groups(title, cells) and "" not in cells and len(set(cells)) < len(cells)
+    ]
+    return min(likely, key=lambda title: len(set(columns[title])), default=None)
