@@ -191,6 +191,9 @@ def test_what_is_not_a_number(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", cloud(3, 0)[0], ["a", "b", "c"], "1,high,2,a\n")
     with pytest.raises(FedmtError, match=r"a.csv, line 5: column 'y' has 'high', expected a number"):
         read(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("x,sex\n1,F\n2,M\n")
+    with pytest.raises(FedmtError, match=r"'sex' has words, expected numbers; choose the other"):
+        read(tmp_path / "b.csv")
     with pytest.raises(FedmtError, match=r"no column 'w'; the columns are 'x', 'y', 'z', 'label'"):
         read(tmp_path / "a.csv", columns=["w"])
     with pytest.raises(FedmtError, match=r"line 5: 'a' is|line 2: .*'a'"):

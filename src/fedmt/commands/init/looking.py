@@ -96,8 +96,8 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
     if not any(isinstance(f, Found) for f in seen):
         rows = [e for e in entries if e.suffix.lower() in SUFFIXES and e.is_file()]
         tables = [*rows, *(e for e in tables if e not in rows)]
-        no_tables = [one for one in seen if one.name not in {e.name for e in rows}]
-        seen = [*(_tried(e.stem, e, look_at_rows) for e in rows), *no_tables]
+        besides = [one for one in seen if one.name not in {e.name for e in rows}]
+        seen = [*(_tried(e.stem, e, look_at_rows) for e in rows), *besides]
     found = [f for f in seen if isinstance(f, Found)]
     left = [f for f in seen if isinstance(f, LeftOut)]
     # Configs are no data, and init itself may have written one here.

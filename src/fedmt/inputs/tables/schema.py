@@ -69,13 +69,21 @@ class Schema:
         """Rows as float32 [N, D]: of a Frame, a pandas DataFrame, or a mapping of names to columns.
 
         A number in standard deviations from the mean, 0 where it is missing; a category as a 1 at its place,
-        none where it is missing. Every cell that does not fit is told.
+        none where it is missing. Every cell that does not fit is told, an unknown value once per column.
         """
         frame = table if isinstance(table, Frame) else frame_of(table, name)
         values, errors = self.encode_rows(frame)
-        problems = [error for row in errors for error in row]
-        if problems:
-            raise together(problems)
+        first: dict[str, tuple[str, int]] = {}
+        for row, own in enumerate(errors):
+            for error in own:
+                what = error.removeprefix(frame.place(row))
+                place, count = first.get(what, (frame.place(row), 0))
+                first[what] = place, count + 1
+        if first:
+            more = {
+                what: f" ({count:,} rows in all)" if count > 1 else "" for what, (_, count) in first.items()
+            }
+            raise together([f"{place}{what}{more[what]}" for what, (place, _) in first.items()])
         return values
 
     def encode_rows(self, frame: Frame) -> tuple[Tensor, list[list[str]]]:

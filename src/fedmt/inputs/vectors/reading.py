@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, cut, listed
 from fedmt.inputs.base import Batch, Item
-from fedmt.inputs.tabular import SUFFIXES, Frame, frame_of, read_frame
+from fedmt.inputs.tabular import MISSING, SUFFIXES, Frame, frame_of, is_number, read_frame
 
 ARRAYS = (".npy", ".npz")
 
@@ -26,15 +26,22 @@ def features(frame: Frame, names: Sequence[str]) -> Tensor:
     """Columns as float32 [N, D]; an error for text, and for values that are missing or not finite."""
     if not names:
         raise FedmtError(f"{frame.name}: no feature columns; it has {listed(frame.columns) or 'none'}.")
-    text = [name for name in names if not frame.is_numeric(name)]
-    if len(text) > 1:
+    text = [name for name in names if _is_text(frame, name)]
+    if text:
         raise FedmtError(
-            f"{frame.name}: the columns {listed(text)} are not numbers; choose the others by "
-            'vectors.columns, or use input = "tables", which has categories.'
+            f"{frame.name}: {listed(text)} {'has' if len(text) == 1 else 'have'} words, expected numbers; "
+            'choose the other columns by vectors.columns, or use input = "tables", which has categories.'
         )
     values = torch.from_numpy(np.stack([frame.numbers(name) for name in names], 1)).float()
     check_finite(values, names, frame.name, frame)
     return values
+
+
+def _is_text(frame: Frame, name: str) -> bool:
+    """Whether a column is of words, rather than of numbers with a slip among them."""
+    cells = frame.column(name)
+    wrong = sum(not is_number(cell) for cell in cells if cell not in MISSING) if cells.dtype == object else 0
+    return wrong > len(cells) / 2
 
 
 def check_finite(values: Tensor, names: Sequence[str], where: str, frame: Frame | None = None) -> None:
