@@ -51,10 +51,11 @@ class ReferenceSpec(SourceSpec):
 
 
 class TestSpec(SourceSpec):
-    """Test samples, labelled in `space` (the wanted one if not said)."""
+    """Test samples, labelled in `space` (the wanted one if not said). name: by default 'test' and a number."""
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
 
+    name: str | None = Field(None, min_length=1)
     space: str | None = None
 
 
