@@ -150,7 +150,7 @@ def complete(
         for test in tests
         if test.space is not None and test.space not in spaces
     ]
-    derived = _derived_tests(tests, others, goal, notes)
+    derived = derived_tests(tests, others, goal, notes)
     return Federation(goal, reference, tuple(centers), (*tests, *derived), elsewhere=tuple(elsewhere))
 
 
@@ -185,7 +185,7 @@ def _load_test(
     return _read(spec, Member(name, space), options, notes, "test")
 
 
-def _derived_tests(
+def derived_tests(
     tests: Sequence[Center], members: Sequence[Member], goal: LabelSpace, notes: list[str]
 ) -> list[Center]:
     """Tests in the other spaces, from the wanted labels, where a known partition tells them."""
@@ -208,14 +208,9 @@ def _derived_tests(
             for test in wanted:
                 assert test.labels is not None
                 labels = first.map_labels(test.labels)
-                name = derived_name(test.name, space)
-                found.append(replace(test, name=name, space=space, labels=labels))
+                found.append(replace(test, name=f"{test.name} ({space.name})", space=space, labels=labels))
     return found
 
-
-def derived_name(test: str, space: LabelSpace) -> str:
-    """What a test is called in another space than the one it was labeled in."""
-    return f"{test} ({space.name})"
 
 
 def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], split: str = "") -> Center:
