@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedmt.metrics.base import Metric
-from fedmt.metrics.intervals import wilson
+from fedmt.metrics.intervals import Statistic, of_weighted_mean, wilson
 
 
 def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -25,4 +25,8 @@ def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
     return wilson(accuracy(probabilities, labels), torch.tensor(len(labels)))
 
 
-METRIC = Metric("accuracy", "Accuracy", accuracy, _interval, unit="share")
+def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
+    return of_weighted_mean(probabilities.argmax(1) == labels)
+
+
+METRIC = Metric("accuracy", "Accuracy", accuracy, _interval, resampled=_resampled, unit="share")

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedmt.metrics.base import Metric
 from fedmt.metrics.counts import sensitivity, weighted_counts
-from fedmt.metrics.intervals import by_weights
+from fedmt.metrics.intervals import Statistic
 
 
 def balanced_accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -19,12 +19,14 @@ def balanced_accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
     return sensitivity(probabilities, labels).nanmean()
 
 
-def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     def statistic(weights: Tensor) -> Tensor:
         of = weighted_counts(probabilities, labels, weights)
         return (of.tp / (of.tp + of.fn)).nanmean(1)
 
-    return by_weights(statistic, probabilities)
+    return statistic
 
 
-METRIC = Metric("balanced_accuracy", "Balanced accuracy", balanced_accuracy, _interval, unit="share")
+METRIC = Metric(
+    "balanced_accuracy", "Balanced accuracy", balanced_accuracy, resampled=_resampled, unit="share"
+)

@@ -14,10 +14,13 @@ from typing import Literal
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
-from fedmt.metrics.intervals import bootstrap
+from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one
 
 Function = Callable[[Tensor, Tensor], Tensor]
 """(probabilities [N, J], labels [N]) to a result, whose shape `Metric` names."""
+
+Resampled = Callable[[Tensor, Tensor], Statistic]
+"""(probabilities [N, J], labels [N]) to the values [B] of resamples, a function of their weights [B, N]."""
 
 TAKEN = frozenset(
     ("round", "learning_rate", "reference_loss", "losses", "centers", "seconds", "tests", "mean_matrix")
@@ -35,6 +38,7 @@ class Metric:
     function: the value, a tensor without dimensions; NaN where the metric is not defined, as the AUROC is
         not on a test set of one class.
     interval: the ends [2] of the 95% confidence interval; by default a bootstrap of `function`.
+    resampled: the value of many resamples at once, where that is faster than one after the other.
     by_class: the values [J], with NaN for a class where it is not defined.
     interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
     every_round: False for one that is too slow for that. It is computed after the last round only.
@@ -49,6 +53,7 @@ class Metric:
     unit: Unit = "none"
     better: Literal["higher", "lower"] = "higher"
     every_round: bool = True
+    resampled: Resampled | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in TAKEN:
@@ -61,8 +66,17 @@ class Metric:
         """The 95% confidence interval [2] of the value."""
         if self.interval is not None:
             return self.interval(probabilities, labels)
+        if self.resampled is not None:
+            return by_weights(self.resampled(probabilities, labels), probabilities)
         assert self.function is not None, f"{self.name} has no value for a whole test set"
         return bootstrap(self.function, probabilities, labels)
+
+    def statistic(self, probabilities: Tensor, labels: Tensor) -> Statistic:
+        """The values [B] of resamples, as a function of their weights [B, N]."""
+        if self.resampled is not None:
+            return self.resampled(probabilities, labels)
+        assert self.function is not None, f"{self.name} has no value for a whole test set"
+        return one_by_one(self.function, probabilities, labels)
 
     def ends_by_class(self, probabilities: Tensor, labels: Tensor) -> Tensor:
         """The 95% confidence intervals [J, 2] of the values by class."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmt.metrics.base import Metric
-from fedmt.metrics.intervals import percentiles, resampled
+from fedmt.metrics.intervals import Statistic, percentiles, resampled
 
 BINS = 15
 """The number that Guo et al. use."""
@@ -33,16 +33,27 @@ def _gaps(probabilities: Tensor, labels: Tensor, bins: int) -> Tensor:
     return torch.nn.functional.one_hot(which, bins) * ((guess == labels).to(confidence) - confidence)[:, None]
 
 
+def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
+    gaps = _gaps(probabilities, labels, BINS)
+    return lambda weights: (weights @ gaps.to(weights)).abs().sum(1) / len(labels)
+
+
 def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
     """The percentile interval, moved by the bias of resampling.
 
     Resampling adds noise to each bin, and noise of either sign adds to a sum of absolute values. Without the
     correction the interval of a well calibrated model would lie above its value.
     """
-    gaps = _gaps(probabilities, labels, BINS)
-    found = resampled(lambda weights: (weights @ gaps.to(weights)).abs().sum(1) / len(labels), probabilities)
+    found = resampled(_resampled(probabilities, labels), probabilities)
     bias = found.mean() - expected_calibration_error(probabilities, labels).cpu()
     return (percentiles(found) - bias).clamp(0, 1)
 
 
-METRIC = Metric("ece", "Expected calibration error", expected_calibration_error, _interval, better="lower")
+METRIC = Metric(
+    "ece",
+    "Expected calibration error",
+    expected_calibration_error,
+    _interval,
+    resampled=_resampled,
+    better="lower",
+)

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+Statistic = Callable[[Tensor], Tensor]
+"""The weights [B, N] of resamples to their values [B] or [B, J]."""
+
 Z = 1.959963984540054
 """The normal distribution's 97.5% quantile."""
 
@@ -60,22 +63,44 @@ def of_the_mean(values: Tensor) -> Tensor:
     return torch.stack([(values.mean() - half).clamp_min(0), values.mean() + half])
 
 
-def resamples(samples: int, classes: int) -> int:
+def of_weighted_mean(values: Tensor) -> Statistic:
+    """The means [B] of values [N] in resamples.
+
+    >>> of_weighted_mean(torch.tensor([1.0, 2.0]))(torch.tensor([[2.0, 0.0], [1.0, 1.0]])).tolist()
+    [1.0, 1.5]
+    """
+    return lambda weights: weights @ values.to(weights) / len(values)
+
+
+def one_by_one(
+    function: Callable[[Tensor, Tensor], Tensor], probabilities: Tensor, labels: Tensor
+) -> Statistic:
+    """Any metric of resamples, computed on one after the other."""
+
+    def statistic(weights: Tensor) -> Tensor:
+        everyone = torch.arange(len(labels), device=weights.device)
+        chosen = (everyone.repeat_interleave(row.long()) for row in weights)
+        return torch.stack([function(probabilities[i], labels[i]) for i in chosen])
+
+    return statistic
+
+
+def resamples(samples: int, classes: int, fewest: int = FEWEST) -> int:
     """How many resamples a test set of this size is given.
 
     >>> resamples(200, 10), resamples(2000, 10), resamples(10_000, 100)
     (1000, 400, 200)
     """
-    return max(FEWEST, min(MOST, WORK // max(samples * classes, 1)))
+    return max(fewest, min(MOST, WORK // max(samples * classes, 1)))
 
 
-def drawn_weights(samples: int, classes: int, device: torch.device) -> Iterator[Tensor]:
+def drawn_weights(samples: int, classes: int, device: torch.device, fewest: int = FEWEST) -> Iterator[Tensor]:
     """The weights [B, N] of all resamples, in parts that fit into memory.
 
     They are drawn on the CPU, so that they are the same on every device.
     """
     generator = torch.Generator().manual_seed(SEED)
-    left, part = resamples(samples, classes), max(1, AT_ONCE // max(samples, 1))
+    left, part = resamples(samples, classes, fewest), max(1, AT_ONCE // max(samples, 1))
     while left > 0:
         rows = min(part, left)
         drawn = torch.randint(samples, (rows, samples), generator=generator)
@@ -84,12 +109,12 @@ def drawn_weights(samples: int, classes: int, device: torch.device) -> Iterator[
         left -= rows
 
 
-def by_weights(statistic: Callable[[Tensor], Tensor], probabilities: Tensor) -> Tensor:
+def by_weights(statistic: Statistic, probabilities: Tensor) -> Tensor:
     """The percentile interval [2] or [J, 2] of a statistic: weights [B, N] to values [B] or [B, J]."""
     return percentiles(resampled(statistic, probabilities))
 
 
-def resampled(statistic: Callable[[Tensor], Tensor], probabilities: Tensor) -> Tensor:
+def resampled(statistic: Statistic, probabilities: Tensor) -> Tensor:
     """The statistic [B] or [B, J] of every resample."""
     samples, classes = probabilities.shape
     parts = drawn_weights(samples, classes, probabilities.device)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedmt.metrics.base import Metric
 from fedmt.metrics.counts import weighted_counts
-from fedmt.metrics.intervals import by_weights
+from fedmt.metrics.intervals import Statistic
 
 
 def macro_f1(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -22,12 +22,12 @@ def macro_f1(probabilities: Tensor, labels: Tensor) -> Tensor:
     return multiclass_f1_score(guesses, labels, classes, average="macro", validate_args=False)
 
 
-def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     def statistic(weights: Tensor) -> Tensor:
         of = weighted_counts(probabilities, labels, weights)
         return (2 * of.tp / (2 * of.tp + of.fp + of.fn)).nanmean(1)
 
-    return by_weights(statistic, probabilities)
+    return statistic
 
 
-METRIC = Metric("macro_f1", "Macro F1", macro_f1, _interval)
+METRIC = Metric("macro_f1", "Macro F1", macro_f1, resampled=_resampled)

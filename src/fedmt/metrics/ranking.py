@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmt.metrics.base import Metric
-from fedmt.metrics.intervals import by_weights
+from fedmt.metrics.base import Metric, Resampled
+from fedmt.metrics.intervals import Statistic, by_weights
 
 
 def auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -76,19 +76,23 @@ class Ranked(NamedTuple):
 def ranked(scores: Tensor, positive: Tensor, weights: Tensor) -> Ranked:
     """scores, positive: [N], of one class. weights: [N, B], one column per resample.
 
-    torchmetrics ranks a single sample at a time; to resample is to do it hundreds of times. This sorts once.
+    torchmetrics ranks a single sample at a time; to resample is to do it hundreds of times. This sorts once,
+    and sums weights only between the places that are asked for. All sums are of integers, so they are exact.
     """
     order = scores.argsort(descending=True)
-    scores, positive, weights = scores[order], positive[order], weights[order]
+    ascending, positive = -scores[order], positive[order]
     places = positive.nonzero().flatten()
-    own = weights[places]
-    zero = torch.zeros_like(weights[:1])
-    total, tp = torch.cat([zero, weights.cumsum(0)]), torch.cat([zero, own.cumsum(0)])
+    wanted, own = ascending[places], weights[order[places]]
     # The group of each sample of the class, as the places before and after it in descending order.
-    ascending, wanted = -scores, -scores[places]
     first, last = (torch.searchsorted(ascending, wanted, right=end) for end in (False, True))
     tp_first, tp_last = (torch.searchsorted(wanted, wanted, right=end) for end in (False, True))
-    return Ranked(own, total[last], total[first], tp[tp_last], tp[tp_first], total[-1])
+    bounds = torch.cat([first.new_zeros(1), first, last]).unique()
+    # Gathers the rows of weights and sums them from each bound to the next, in one pass over memory.
+    parts = torch.nn.functional.embedding_bag(order, weights, bounds, mode="sum")
+    zero = torch.zeros_like(weights[:1])
+    total, tp = torch.cat([zero, parts.cumsum(0)]), torch.cat([zero, own.cumsum(0)])
+    before, up_to = (total[torch.searchsorted(bounds, ends)] for ends in (first, last))
+    return Ranked(own, up_to, before, tp[tp_last], tp[tp_first], total[-1])
 
 
 def area(found: Ranked) -> Tensor:
@@ -105,9 +109,7 @@ def mean_precision(found: Ranked) -> Tensor:
     return (found.weights * precision).sum(0) / found.weights.sum(0)
 
 
-def _statistic(
-    summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor
-) -> Callable[[Tensor], Tensor]:
+def _statistic(summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor) -> Statistic:
     """weights [B, N] to values [B, J]."""
     judged = _judged(probabilities, labels).tolist()
 
@@ -121,12 +123,12 @@ def _statistic(
     return statistic
 
 
-def _interval(summed_up: Callable[[Ranked], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    def interval(probabilities: Tensor, labels: Tensor) -> Tensor:
+def _resampled(summed_up: Callable[[Ranked], Tensor]) -> Resampled:
+    def resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
         statistic = _statistic(summed_up, probabilities, labels)
-        return by_weights(lambda weights: statistic(weights).nanmean(1), probabilities)
+        return lambda weights: statistic(weights).nanmean(1)
 
-    return interval
+    return resampled
 
 
 def _interval_by_class(summed_up: Callable[[Ranked], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -137,14 +139,20 @@ def _interval_by_class(summed_up: Callable[[Ranked], Tensor]) -> Callable[[Tenso
 
 
 AUROC = Metric(
-    "auroc", "AUROC", _mean(auroc), _interval(area), auroc, _interval_by_class(area), every_round=False
+    "auroc",
+    "AUROC",
+    _mean(auroc),
+    by_class=auroc,
+    interval_by_class=_interval_by_class(area),
+    resampled=_resampled(area),
+    every_round=False,
 )
 AVERAGE_PRECISION = Metric(
     "average_precision",
     "Average precision",
     _mean(average_precision),
-    _interval(mean_precision),
-    average_precision,
-    _interval_by_class(mean_precision),
+    by_class=average_precision,
+    interval_by_class=_interval_by_class(mean_precision),
+    resampled=_resampled(mean_precision),
     every_round=False,
 )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.metrics.base import Metric
-from fedmt.metrics.intervals import of_the_mean
+from fedmt.metrics.intervals import of_the_mean, of_weighted_mean
 
 LEAST = torch.finfo(torch.float32).eps
 """A probability below this counts as this: a single true class given 0 would make the mean infinite."""
@@ -39,6 +39,7 @@ BRIER = Metric(
     "Brier score",
     lambda probabilities, labels: squared_distances(probabilities, labels).mean(),
     lambda probabilities, labels: of_the_mean(squared_distances(probabilities, labels)),
+    resampled=lambda probabilities, labels: of_weighted_mean(squared_distances(probabilities, labels)),
     better="lower",
 )
 LOG_LOSS = Metric(
@@ -46,6 +47,7 @@ LOG_LOSS = Metric(
     "Log loss",
     lambda probabilities, labels: surprises(probabilities, labels).mean(),
     lambda probabilities, labels: of_the_mean(surprises(probabilities, labels)),
+    resampled=lambda probabilities, labels: of_weighted_mean(surprises(probabilities, labels)),
     unit="nats",
     better="lower",
 )

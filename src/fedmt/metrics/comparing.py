@@ -1,0 +1,171 @@
+"""Two models on the same test samples: the difference in every metric, with its 95% interval.
+
+Both models are right and wrong on mostly the same samples. So the difference of their metrics varies less
+with the test samples than each metric does by itself, and two intervals that overlap do not mean that the
+models are equally good. Here the samples are resampled in pairs: each resample has the same samples on both
+sides.
+
+Like the intervals of single metrics, these tell how much the difference would vary with other test samples.
+They know nothing of other training seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedmt.metrics import EVEN_HANDED, METRICS, Metric
+from fedmt.metrics.intervals import drawn_weights, percentiles
+
+RESAMPLES = 500
+"""The fewest of a comparison: a verdict rests on the ends of its interval."""
+
+BESIDE = "auroc"
+"""The metric that is stated next to the one that a verdict rests on."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of two sides: its values, the first minus the second, and the ends of the 95% interval.
+
+    The ends are NaN where there are too few samples to tell.
+    """
+
+    metric: str
+    first: float
+    second: float
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float | str | None]:
+        """As JSON can hold it: an end that is not known becomes None."""
+        values = asdict(self)
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+    @property
+    def judged(self) -> Literal["better", "worse", "no difference"]:
+        """Of the first side: whether the interval is on one side of zero, and on which.
+
+        >>> Difference("accuracy", 0.7, 0.6, 0.1, 0.05, 0.15).judged
+        'better'
+        >>> Difference("log_loss", 0.7, 0.6, 0.1, 0.05, 0.15).judged
+        'worse'
+        """
+        if self.low > 0 or self.high < 0:
+            return "better" if (self.low > 0) == (METRICS[self.metric].better == "higher") else "worse"
+        return "no difference"
+
+    def words(self) -> str:
+        """The difference as people read it, shares in percentage points.
+
+        >>> Difference("balanced_accuracy", 0.662, 0.6, 0.062, 0.041, 0.083).words()
+        '6.2 points higher (95% interval +4.1 to +8.3)'
+        """
+        share = METRICS[self.metric].unit == "share"
+        scale, digits = (100.0, 1) if share else (1.0, 3)
+        size = f"{abs(scale * self.value):.{digits}f}" + (" points" if share else "")
+        said = f"{size} {'higher' if self.value >= 0 else 'lower'}"
+        if not math.isfinite(self.low + self.high):
+            return f"{said} (too few test samples for an interval)"
+        return f"{said} (95% interval {scale * self.low:+.{digits}f} to {scale * self.high:+.{digits}f})"
+
+
+def differences(
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    labels: Tensor,
+    metrics: Sequence[str] | None = None,
+) -> dict[str, Difference]:
+    """By metric, the first side minus the second; a metric that is not defined here is left out.
+
+    first, second: the probabilities [N, J] of one run or of several (other seeds of the same method), whose
+    metrics are averaged. labels: [N]. metrics: names; by default all that have a value for a whole test set.
+
+    >>> labels = torch.tensor([0, 1] * 50)
+    >>> right, half = torch.eye(2)[labels], torch.eye(2)[torch.zeros(100, dtype=torch.int64)]
+    >>> found = differences([right], [half], labels, ["accuracy"])["accuracy"]
+    >>> found.value, found.judged
+    (0.5, 'better')
+    """
+    chosen = [METRICS[name] for name in metrics] if metrics is not None else list(METRICS.values())
+    sides = [[p.float() for p in side] for side in (first, second)]
+    found: dict[str, Difference] = {}
+    statistics = {}
+    for metric in chosen:
+        if metric.function is None:
+            continue
+        one, other = (_value(metric, side, labels) for side in sides)
+        if math.isfinite(one - other):
+            found[metric.name] = Difference(metric.name, one, other, one - other, math.nan, math.nan)
+            statistics[metric.name] = [[metric.statistic(p, labels) for p in side] for side in sides]
+    drawn: dict[str, list[Tensor]] = {name: [] for name in found}
+    samples, classes = sides[0][0].shape
+    for weights in drawn_weights(samples, classes, labels.device, RESAMPLES):
+        for name, (ones, others) in statistics.items():
+            means = (
+                torch.stack([s(weights).cpu().double() for s in side]).mean(0) for side in (ones, others)
+            )
+            drawn[name].append(next(means) - next(means))
+    for name, parts in drawn.items():
+        low, high = _ends(torch.cat(parts), found[name].value)
+        values = found[name]
+        found[name] = Difference(name, values.first, values.second, values.value, low, high)
+    return found
+
+
+def _value(metric: Metric, side: Sequence[Tensor], labels: Tensor) -> float:
+    assert metric.function is not None
+    return float(torch.stack([metric.function(p, labels).cpu().double() for p in side]).mean())
+
+
+def _ends(drawn: Tensor, value: float) -> tuple[float, float]:
+    """The percentile interval, moved by the bias of resampling.
+
+    Resampling inflates the calibration error of either side, and more so that of the better calibrated one.
+    For the other metrics the bias is nearly zero. The calibration error of few samples is itself too large by
+    about as much, which this leaves as it is: the interval belongs to the value that is shown.
+    """
+    low, high = (percentiles(drawn) - (drawn.nanmean() - value)).tolist()
+    return low, high
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether to prefer the first side, in one word and in a sentence for people."""
+
+    word: Literal["better", "worse", "no difference"]
+    sentence: str
+
+
+def verdict(
+    found: Mapping[str, Difference], samples: int, first: str, second: str, noun: str = "test sample"
+) -> Verdict:
+    """Judged on balanced accuracy, where rare classes count as much as common ones; the AUROC is stated.
+
+    first, second: what the sides are called. noun: what one of the samples is called.
+
+    >>> balanced = Difference("balanced_accuracy", 0.602, 0.6, 0.002, -0.011, 0.015)
+    >>> print(verdict({"balanced_accuracy": balanced}, 1412, "FedMT", "Single", "test image").sentence)
+    FedMT and Single: no difference that 1,412 test images can show. Balanced accuracy: 60.2% against 60.0%, \
+0.2 points higher (95% interval -1.1 to +1.5).
+    """
+    decisive = found.get(EVEN_HANDED)
+    count = f"{samples:,} {noun}{'' if samples == 1 else 's'}"
+    word = decisive.judged if decisive is not None else "no difference"
+    said = {
+        "better": f"{first} is better than {second}, tested on {count}.",
+        "no difference": f"{first} and {second}: no difference that {count} can show.",
+        "worse": f"{first} is worse than {second}, tested on {count}: do not use it.",
+    }[word]
+    for name in (EVEN_HANDED, BESIDE):
+        if name in found:
+            metric, of = METRICS[name], found[name]
+            values = f"{metric.format(of.first)} against {metric.format(of.second)}"
+            said += f" {metric.title}: {values}, {of.words()}."
+    return Verdict(word, said)
