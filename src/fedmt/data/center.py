@@ -170,9 +170,9 @@ class Federation:
         input: what a sample is, such as 'images'; by default it follows from the arrays.
         label_column: of data frames that come without labels of their own.
 
-        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], in one of the shapes
-            [N, H, W, C], [N, C, H, W] and [N, H, W]. In place of x and y, a `torch.utils.data.Dataset` of
-            (x, y), or a pandas DataFrame with a column of labels.
+        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], with color last, color
+            first, or grey ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). In place of x and y, a
+            `torch.utils.data.Dataset` of (x, y), or a pandas DataFrame with a column of labels.
         y: class names, or integers that are positions in the label space.
 
         >>> import numpy as np
