@@ -229,7 +229,11 @@ def test_predict_writes_a_row_for_each_file(tiny_run, pictures: Path, tmp_path: 
     )
     assert status == 0 and printed == "" and "2 of 11 images could not be read" in said
     rows = rows_of(out.read_text())
-    assert list(rows[0]) == header(2) and len(rows) == 11 and not out.with_name("rows.csv.part").exists()
+    assert (
+        list(rows[0]) == header("image", 2)
+        and len(rows) == 11
+        and not out.with_name("rows.csv.part").exists()
+    )
     assert [r["image"] for r in rows] == sorted(r["image"] for r in rows)
     model = fedmt.load(tiny_run("fedmt"), "cpu")
     for row in rows:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedmt.backbones import mobilenet, resnet, small_cnn
+from fedmt.backbones import mlp, mobilenet, resnet, small_cnn
 from fedmt.backbones.base import Backbone
 from fedmt.backbones.custom import Builder, custom, not_a_builder
 from fedmt.backbones.given import PREFIX, build_given
@@ -23,7 +23,7 @@ from fedmt.inputs import Input
 
 BACKBONES: Registry[Backbone | Builder] = Registry(
     "backbone",
-    {**small_cnn.BACKBONES, **resnet.BACKBONES, **mobilenet.BACKBONES},
+    {**small_cnn.BACKBONES, **resnet.BACKBONES, **mobilenet.BACKBONES, **mlp.BACKBONES},
     not_a_builder,
     form="package.module:callable",
 )
@@ -66,7 +66,8 @@ def build(
         return build_given(name, given, classes, input, head)
     found = BACKBONES.find(name, "model.backbone")
     known = found if isinstance(found, Backbone) else Backbone(found, input=input.name)
-    if known.input != input.name:
+    takes = {kind.name for kind in type(input).__mro__ if issubclass(kind, Input)}  # tables are vectors, too
+    if known.input not in takes:
         raise FedmtError(
             f"model.backbone: '{name}' takes {known.input}, but the samples of this federation are "
             f"{input.name}; choose another backbone."

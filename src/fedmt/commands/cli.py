@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import fedmt
-from fedmt.commands.preparing import check, init
+from fedmt.commands.preparing import check, init, schema
 from fedmt.commands.reporting import report, watch
 from fedmt.commands.training import quickstart, reproduce, run_command
 from fedmt.commands.using import export, predict
@@ -53,6 +53,7 @@ app.command(
     epilog="Example: fedmt run federation.toml --out runs/first --set training.rounds=20",
 )(run_command)
 app.command(no_args_is_help=True, epilog="Example: fedmt check federation.toml")(check)
+app.command(no_args_is_help=True, epilog="Example: fedmt schema federation.toml")(schema)
 app.command(
     no_args_is_help=True,
     epilog="Example: fedmt report runs/first runs/second --out both.html",

@@ -43,10 +43,10 @@ def predict_files(
             yield Row(file.name, next(found)) if error is None else Row(file.name, [], error)
 
 
-def header(top: int) -> list[str]:
+def header(word: str, top: int) -> list[str]:
     """The columns of the CSV."""
     ranks = [f"{what}_{rank}" for rank in range(1, top + 1) for what in ("class", "probability")]
-    return ["image", "space", *ranks, "error"]
+    return [word, "space", *ranks, "error"]
 
 
 def cells(row: Row, space: str, top: int) -> list[str]:
@@ -83,11 +83,11 @@ def command_line(
     rows = count.of(_with_bar(predict_files(model, files, name, top, center), len(files), console))
     if out is not None:
         with _replaced(out) as file:
-            _write(rows, file, name, top)
+            _write(rows, file, model.input.word, name, top)
     elif stdout.isatty():
         _show(rows, len(files), model, name, top)
     else:
-        _write(rows, stdout, name, top)
+        _write(rows, stdout, model.input.word, name, top)
     for note in notes:
         console.print(f"Note: {note}", soft_wrap=True)
     _tell(model, name, count, len(files), out, console)
@@ -131,9 +131,9 @@ def _replaced(path: Path) -> Iterator[IO[str]]:
             part.unlink(missing_ok=True)
 
 
-def _write(rows: Iterable[Row], file: IO[str], space: str, top: int) -> None:
+def _write(rows: Iterable[Row], file: IO[str], word: str, space: str, top: int) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header(top))
+    writer.writerow(header(word, top))
     for row in rows:
         writer.writerow(cells(row, space, top))
 

@@ -1,4 +1,4 @@
-"""Before a run: `init` and `check`."""
+"""Before a run: `init`, `schema` and `check`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,42 @@ def init(
         force,
         make_console(),
         asking,
+    )
+
+
+def schema(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH…", help="A config; with --statistics a table; with --pool the centers' statistics."
+        ),
+    ],
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="At a center: what may leave it of its table, as JSON.")
+    ] = False,
+    pool: Annotated[
+        bool, typer.Option("--pool", help="At the coordinator: the schema of all centers' statistics.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The file to write; by default tables.schema.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Not a feature; may be repeated.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Its numbers are codes; may be repeated.")
+    ] = None,
+    label_column: Annotated[
+        str, typer.Option(help="With --statistics, the column that has the labels.")
+    ] = "label",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Make the schema of tables: means, deviations and categories, from statistics and never from rows."""
+    from fedmt.commands.schemas import command_line
+    from fedmt.training.progress import make_console
+
+    command_line(
+        paths, statistics, pool, out, ignore or [], categorical or [], label_column, force, make_console()
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, create_model
+from pydantic import Field, PrivateAttr, create_model, model_validator
 
 from fedmt.aggregation import STRATEGIES
 from fedmt.config.traveling import check_marks
@@ -42,7 +42,7 @@ class ModelSpec(Section):
     added (not set: where they are not as many as the wanted classes).
     """
 
-    backbone: Travels[str] = "resnet18"
+    backbone: Travels[str] = DEFAULT_INPUT.backbone
     weights: Stays[ConfigPath | None] = None
     max_pool: Travels[bool | None] = None
     normalise: Stays[Literal["reference", "imagenet", "none"] | None] = None
@@ -96,6 +96,15 @@ class Config(Section):
     tracking: Stays[TrackingSpec | None] = None
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_backbone(cls, raw: Any) -> Any:
+        """The network that belongs to the input, where the config names none."""
+        if not isinstance(raw, dict) or not isinstance(raw.get("model", {}), dict):
+            return raw
+        usual = find_input(raw.get("input", DEFAULT_INPUT.name)).backbone
+        return {**raw, "model": {"backbone": usual, **raw.get("model", {})}}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its class is made when it is read, so pickle finds it by the input."""

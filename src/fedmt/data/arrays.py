@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.center import Center, Federation
+from fedmt.data.frames import Reader, frame_reader, is_frame
 from fedmt.data.loading import complete
 from fedmt.data.taking import guessed, labels_as_positions, taken
 from fedmt.inputs import INPUTS, Input
@@ -83,10 +84,11 @@ def from_arrays(
     given += [(name, "test", data) for name, data in _tests(test).items()]
     opened = [p for one in given for p in tried(_opened, *one, vocabulary, label_column)]
     kinds = tried(_kind, input, opened)
-    made = [(p, c) for p in opened for kind in kinds for c in tried(_center, p, kind, vocabulary)]
+    readers = [r for kind in kinds for r in tried(_reader, kind, opened)]
+    made = [(p, c) for p in opened for reader in readers for c in tried(_center, p, reader, vocabulary)]
     first = next((c for p, c in made if p.role == "reference"), None)
     if first is not None:
-        problems += [_mismatch(p.where, c, first) for p, c in made if c.input != first.input]
+        problems += [_mismatch(p.where, c, first) for p, c in made if not c.input.fits(first.input)]
     if problems or first is None:
         raise FedmtError("\n".join(dict.fromkeys(problems)))
     notes: list[str] = []
@@ -216,18 +218,27 @@ def _kind(input: str | type[Input] | None, opened: Sequence[_Opened]) -> type[In
         return input
     if input is not None:
         return INPUTS.find(input, "input")
-    return guessed(opened[0].x, opened[0].where) if opened else INPUTS["images"]
+    return guessed(opened[0].x) if opened else INPUTS["images"]
 
 
-def _center(place: _Opened, kind: type[Input], vocabulary: _Vocabulary) -> Center:
-    values = kind.stored(place.x, place.where)
-    if values.dim() == 0:
-        raise FedmtError(f"{place.where}: a single number; expected an array of samples.")
+def _reader(kind: type[Input], opened: Sequence[_Opened]) -> Reader:
+    """How samples are brought into the stored form of `kind`."""
+    frames = [p for p in opened if is_frame(p.x)]
+    if not frames:
+        return lambda x, where: (kind.stored(x, where), kind)
+    others = [p.where for p in opened if not is_frame(p.x)]
+    if others:
+        raise FedmtError(f"{others[0]}: arrays, but {frames[0].where} has a data frame; give one kind to all.")
+    return frame_reader(kind, {p.where: p.x for p in frames if p.role != "test"})
+
+
+def _center(place: _Opened, reader: Reader, vocabulary: _Vocabulary) -> Center:
+    values, input = reader(place.x, place.where)
     if place.space is None:
-        return Center(place.name, values, input=kind)
-    labels = labels_as_positions(place.y, place.space, len(values), place.where, kind.word)
+        return Center(place.name, values, input=input)
+    labels = labels_as_positions(place.y, place.space, len(values), place.where, input.word)
     known = _correspondence(place, vocabulary.goal)
-    return Center(place.name, values, place.space, labels, known, input=kind)
+    return Center(place.name, values, place.space, labels, known, input=input)
 
 
 def _correspondence(place: _Opened, goal: LabelSpace) -> Correspondence | None:
@@ -250,6 +261,8 @@ def _correspondence(place: _Opened, goal: LabelSpace) -> Correspondence | None:
 
 
 def _mismatch(where: str, center: Center, reference: Center) -> str:
+    if center.input.shape == reference.input.shape:
+        return f"{where} has {reference.input.mismatch(center.input)}."
     return (
         f"{where}: {center.input.word}s of shape {center.input.shape}, but the reference center has "
         f"{reference.input.shape}; bring all {center.input.word}s to one shape first."

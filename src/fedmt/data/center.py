@@ -132,16 +132,25 @@ class Federation:
     def __post_init__(self) -> None:
         ordered = sorted(self.centers, key=lambda c: c.name)
         object.__setattr__(self, "centers", tuple(with_identity(c, self.wanted) for c in ordered))
-        _ = self.roster  # checks the names and correspondences
         if self.reference.space != self.wanted:
             own = self.reference.space.name if self.reference.space else "no space"
             raise FedmtError(
                 f"The reference center '{self.reference.name}' must label in the wanted space "
                 f"'{self.wanted.name}', but labels in {own}."
             )
+        self._settle()
+        _ = self.roster  # checks the names and correspondences
+
+    def _settle(self) -> None:
+        """One input for all: what it fixes by the reference center's samples holds for every center."""
         for center in (*self.centers, *self.tests):
-            if center.input != self.input:
+            if not center.input.fits(self.input):
                 raise FedmtError(f"Center '{center.name}' has {self.input.mismatch(center.input)}.")
+        input = self.input.settled(self.reference.values)
+        object.__setattr__(self, "reference", _with_input(self.reference, input))
+        for name in ("centers", "tests"):
+            settled = tuple(_with_input(c, input) for c in getattr(self, name))
+            object.__setattr__(self, name, settled)
 
     @classmethod
     def from_arrays(
@@ -258,3 +267,7 @@ def described(federation: Federation) -> str:
     shape = federation.input.shape
     head = f"Federation of {federation.input.name} {shape}, wanted: {listed(federation.wanted)}"
     return "\n  ".join([head, *lines])
+
+
+def _with_input(center: Center, input: Input) -> Center:
+    return center if center.input == input else replace(center, input=input)

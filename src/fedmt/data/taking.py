@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import LabelSpace
+from fedmt.data.frames import is_frame
 from fedmt.data.sampleset import label_positions
 from fedmt.inputs import INPUTS, Input
 
@@ -36,15 +37,15 @@ def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
     return x, y
 
 
-def is_frame(given: object) -> bool:
-    """Whether it is a pandas DataFrame; pandas is an extra, so it is not imported to know."""
-    kind = type(given)
-    return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] == "pandas"
-
-
-def guessed(x: Any, where: str) -> type[Input]:
-    """The input whose samples have this shape: images of more than one dimension, vectors of one."""
-    return INPUTS["images"]
+def guessed(x: Any) -> type[Input]:
+    """What the samples are: rows of a frame, vectors [N, D], or images, which have more dimensions."""
+    if is_frame(x):
+        return INPUTS["tables"]
+    if isinstance(x, list | tuple) and x:
+        dimensions = 1 + np.ndim(x[0])
+    else:
+        dimensions = np.ndim(x)
+    return INPUTS["vectors"] if dimensions <= 2 else INPUTS["images"]
 
 
 def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word: str) -> Tensor:

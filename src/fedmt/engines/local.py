@@ -55,6 +55,7 @@ class LocalEngine:
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
+        self.method = self.method.seeing(self.federation.input)
         self.trainer = Trainer(
             self.model, self.method.training, self.device, self.federation.input, self.precision
         )

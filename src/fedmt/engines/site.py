@@ -80,6 +80,7 @@ class Site:
         transforms: Transforms = (),
     ) -> None:
         method.check_strategy(strategy)
+        method = method.seeing(trainer.input)
         self.trainer, self.method, self.strategy = trainer, method, strategy
         self.seed, self.phase, self.transforms = seed, phase, transforms
         self._head = {name: i for i, name in enumerate(spaces)} if method.heads else {}

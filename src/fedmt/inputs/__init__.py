@@ -12,9 +12,13 @@ from fedmt.core.errors import FedmtError
 from fedmt.core.registry import Registry, subclass_of
 from fedmt.inputs.base import Input, Views
 from fedmt.inputs.images import Images
+from fedmt.inputs.tables import Tables
+from fedmt.inputs.vectors import Vectors
 
 INPUTS: Registry[type[Input]] = Registry(
-    "input", {"images": Images}, subclass_of(Input, "fedmt.inputs.Input")
+    "input",
+    {"images": Images, "vectors": Vectors, "tables": Tables},
+    subclass_of(Input, "fedmt.inputs.Input"),
 )
 
 DEFAULT_INPUT = Images
@@ -36,4 +40,4 @@ def from_json(data: Mapping[str, Any]) -> Input:
         raise FedmtError(f"'{key}' is missing or not as fedmt writes it ({first['msg']}).") from None
 
 
-__all__ = ["DEFAULT_INPUT", "INPUTS", "Images", "Input", "Views", "from_json", "to_json"]
+__all__ = ["DEFAULT_INPUT", "INPUTS", "Images", "Input", "Tables", "Vectors", "Views", "from_json", "to_json"]

@@ -48,6 +48,10 @@ class Views(ABC):
     def strong_numbers(self) -> int:
         """Uniform numbers per sample that `strong` uses."""
 
+    def on(self, input: Input) -> Views:
+        """The views of this input's samples, where they depend on what the input knows of them."""
+        return self
+
     @abstractmethod
     def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:
         """A small change: stored samples [B, ...] and uniforms [B, weak_numbers] to what a network sees."""
@@ -90,6 +94,8 @@ class Input(Named, ABC):
     """Of a stored sample."""
     memory_format: ClassVar[torch.memory_format] = torch.contiguous_format
     """In which layout networks are fastest with it."""
+    backbone: ClassVar[str] = "resnet18"
+    """The network that is trained where a config names none."""
 
     shape: tuple[int, ...]
 
@@ -108,6 +114,14 @@ class Input(Named, ABC):
         if broken:
             raise FedmtError(f"{where}: {broken:,} of {samples.numel():,} values are NaN or infinite.")
         return samples.to(cls.dtype).contiguous()
+
+    def settled(self, samples: Tensor) -> Input:
+        """The input with all that the reference center's samples fix for the whole federation."""
+        return self
+
+    def fits(self, other: Input) -> bool:
+        """Whether samples of this input are samples of `other`, the reference center's, as well."""
+        return self == other
 
     def mismatch(self, other: Input) -> str:
         """Why a center with `other` does not fit a reference center with this input, and what to do."""

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from fedmt.core.errors import FedmtError, listed, nearest
 
 
+def table_header(path: Path) -> list[str]:
+    """The names of all columns, each of which must be there once.
+
+    A column without a name is left out: pandas writes the numbers of the rows into one.
+    """
+    rows = _rows(path)
+    header = next(rows)[1]
+    rows.close()
+    named = [column for column in header if column]
+    for column in named:
+        _position(column, header, path)
+    return named
+
+
 def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
     """(line number in the file, stripped cells of `columns`) of each row that is not blank."""
+    rows = _rows(path)
+    header = next(rows)[1]
+    positions = [_position(column, header, path) for column in columns]
+    for line, row in rows:
+        yield line, [row[i] for i in positions]
+
+
+def _rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
+    """(line number, stripped cells) of the header, and of each row that is not blank."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = [cell.strip() for cell in next(reader, [])]
-            positions = [_position(column, header, path) for column in columns]
+            yield 1, header
             for row in reader:
                 if not any(cell.strip() for cell in row):
                     continue
@@ -24,7 +47,7 @@ def table_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]
                         f"{path}, line {reader.line_num}: {len(row)} cells, expected {len(header)} as in the "
                         "header; put a cell that contains a comma in double quotes."
                     )
-                yield reader.line_num, [row[i].strip() for i in positions]
+                yield reader.line_num, [cell.strip() for cell in row]
     except UnicodeDecodeError:
         raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
     except csv.Error as error:

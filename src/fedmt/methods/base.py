@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedmt.core.errors import FedmtError, at_least, positive, share
 from fedmt.core.registry import OWN_TABLE, Named
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
-from fedmt.inputs import DEFAULT_INPUT, Views
+from fedmt.inputs import DEFAULT_INPUT, Input, Views
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.methods.schedules import Alternate, Schedule
 
@@ -179,6 +179,11 @@ class Method(Named, ABC):
 
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
     augmentation: Views = field(default_factory=DEFAULT_INPUT.views, metadata=OWN_TABLE)
+
+    def seeing(self, input: Input) -> Method:
+        """The method with views of this input's samples."""
+        views = self.augmentation.on(input)
+        return self if views == self.augmentation else replace(self, augmentation=views)
 
     # -- the reference center ---------------------------------------------------------------------
 

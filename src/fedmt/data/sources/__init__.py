@@ -17,6 +17,8 @@ SOURCES: Registry[type[Source]] = Registry(
         "folder": "fedmt.data.sources.folder:Folder",
         "manifest": "fedmt.data.sources.manifest:Manifest",
         "npz": "fedmt.data.sources.npz:Npz",
+        "npy": "fedmt.data.sources.npz:Npy",
+        "table": "fedmt.data.sources.table:Table",
         "idx": "fedmt.data.sources.idx:Idx",
         "cifar100": "fedmt.data.sources.cifar100:Cifar100",
         "fashion_mnist": "fedmt.data.sources.fashion_mnist:FashionMnist",

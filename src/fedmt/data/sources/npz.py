@@ -1,11 +1,12 @@
-"""NumPy archives: `images`, and `labels` as strings, or as integers with their names in `classes`."""
+"""NumPy archives: `images` or `vectors`, and `labels` as strings, or as integers with their names in
+`classes`; and vectors in a .npy file."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,10 @@ from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
+from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.shaping import ImageOptions, conform
+from fedmt.inputs.vectors import Vectors, VectorSpec
+from fedmt.inputs.vectors.reading import array_2d, check_finite, load_arrays
 
 Array = npt.NDArray[Any]
 
@@ -44,10 +48,47 @@ def read_npz(
     images = _channels_first(arrays["images"], path)
     if "labels" not in arrays or not labelled:
         return SampleSet(conform(images, options, str(path)))
-    labels = arrays["labels"]
-    if labels.shape != (len(images),):
+    positions, space = _labels(arrays, len(images), "image", path, space, space_name)
+    return SampleSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
+
+
+def read_vectors(
+    path: Path, options: VectorSpec, space: LabelSpace | None = None, labels: Path | None = None
+) -> SampleSet:
+    """The vectors of an archive, float [N, D] under the name `options.array`, or of a .npy file.
+
+    labels: of a .npy file, another one with the class names, or with integers that are positions in `space`.
+    """
+    arrays = load_arrays(path, options.array)
+    where = f"{path}, '{options.array}'" if len(arrays) > 1 else str(path)
+    vectors = array_2d(arrays[options.array], where)
+    check_finite(vectors, (), where)
+    if space is None:
+        return SampleSet(vectors, input=Vectors)
+    if labels is not None:
+        arrays = {"labels": load_arrays(labels, "labels")["labels"], "classes": np.array(space.classes)}
+    if "labels" not in arrays:
         raise FedmtError(
-            f"{path}: {len(images)} images but 'labels' of shape {labels.shape}; each image needs a label."
+            f"{path}: no labels. An .npz archive has an array 'labels'; for a .npy file, the key `labels` "
+            "names another one."
+        )
+    positions, space = _labels(arrays, len(vectors), "vector", labels or path, space)
+    return SampleSet(vectors, {space.name: positions}, {space.name: space}, input=Vectors)
+
+
+def _labels(
+    arrays: dict[str, Array],
+    count: int,
+    word: str,
+    path: Path,
+    space: LabelSpace | None,
+    space_name: str = "labels",
+) -> tuple[Tensor, LabelSpace]:
+    """Positions int64 [count] in `space`, or in a space of their own."""
+    labels = arrays["labels"]
+    if labels.shape != (count,):
+        raise FedmtError(
+            f"{path}: {count} {word}s but 'labels' of shape {labels.shape}; each {word} needs a label."
         )
     if labels.dtype.kind in "US":
         names = _text(labels, "labels", path)
@@ -65,7 +106,7 @@ def read_npz(
     else:
         raise FedmtError(f"{path}: 'labels' are {labels.dtype}; expected strings, or integers and 'classes'.")
     positions = label_positions(names, space, [f"{path}, labels[{i}]" for i in range(len(names))])
-    return SampleSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
+    return positions, space
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -123,9 +164,25 @@ def _text(array: Array, name: str, path: Path) -> list[str]:
 
 
 class Npz(Source):
-    """`path` is an archive with the arrays `images`, `labels` and `classes`."""
+    """`path` is an archive with the arrays `images` or `vectors`, `labels` and `classes`."""
 
     name = "npz"
+    input: ClassVar[str | None] = None
 
     def read(self, request: Request) -> SampleSet:
+        if isinstance(request.options, VectorSpec):
+            return read_vectors(request.path, request.options, request.space)
+        if not isinstance(request.options, ImageSpec):
+            raise FedmtError(f"{request.where}: source 'npz' reads images or vectors; choose another source.")
         return read_npz(request.path, request.images, request.space, labelled=request.space is not None)
+
+
+class Npy(Source):
+    """`path` is a .npy file of vectors, and `labels` one of their labels."""
+
+    name = "npy"
+    input: ClassVar[str | None] = "vectors"
+
+    def read(self, request: Request) -> SampleSet:
+        assert isinstance(request.options, VectorSpec)
+        return read_vectors(request.path, request.options, request.space, request.spec.labels)

@@ -1,0 +1,123 @@
+"""`fedmt schema`: how the tables of all centers become vectors, from their statistics.
+
+In a simulation, one call makes the schema, each center's statistics on their own and then pooled. Between
+machines, each center writes its statistics, and the coordinator pools what it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedmt.config import Config, load_config
+from fedmt.core.errors import FedmtError, listed
+from fedmt.data.specs import SourceSpec
+from fedmt.inputs.tables import Schema, Statistics, TableSpec
+from fedmt.inputs.tabular import read_frame
+from fedmt.runs.folder import write_atomically, writing
+
+
+def command_line(
+    paths: Sequence[Path],
+    statistics: bool,
+    pool: bool,
+    out: Path | None,
+    ignore: Sequence[str],
+    categorical: Sequence[str],
+    label_column: str,
+    force: bool,
+    console: Console,
+) -> None:
+    """Writes a schema, or with `statistics` those of one table. console: for what is said of it."""
+    if statistics and pool:
+        raise FedmtError("schema: --statistics is for a center and --pool for the coordinator; give one.")
+    if len(paths) > 1 and not pool:
+        raise FedmtError(f"schema: {len(paths)} files given, expected one; --pool takes several.")
+    if statistics:
+        _free(out, force, "--out berlin.json")
+        frame = read_frame(paths[0])
+        found = Statistics.of(frame, paths[0].stem, {label_column, *ignore}, categorical)
+        target = _write(out, found.to_json())
+        _tell_identifiers([found], console)
+        console.print(
+            f"{target}: counts, means and variances of {found.rows:,} rows, and no row. Read it, then send "
+            f"it to the coordinator, who pools all: fedmt schema --pool {target.name} … --out schema.toml",
+            soft_wrap=True,
+        )
+        return
+    if pool:
+        parts = [Statistics.from_json(path) for path in paths]
+        following = "Send it to every center, and set [tables] schema to it in the config."
+    else:
+        config = load_config(paths[0])
+        if not isinstance(config.options, TableSpec):
+            raise FedmtError(
+                f'{paths[0]}: input = "{config.input}" needs no schema; it belongs to input = "tables".'
+            )
+        out = out or config.options.schema
+        parts = _of_config(config, ignore, categorical)
+        following = f"Next: fedmt check {paths[0]}"
+    _free(out, force, "--out schema.toml, or [tables] schema in the config")
+    schema = Schema.pooled(parts)
+    rows = sum(part.rows for part in parts)
+    about = f"From the statistics of {listed([p.name for p in parts], 20)}: {rows:,} rows in all."
+    target = _write(out, schema.to_toml(about))
+    _tell_identifiers(parts, console)
+    numeric = sum(column.type == "numeric" for column in schema.columns)
+    console.print(
+        f"{target}: {numeric} numeric and {len(schema.columns) - numeric} categorical columns become "
+        f"{len(schema.features)} features. {following}",
+        soft_wrap=True,
+    )
+
+
+def _of_config(config: Config, ignore: Collection[str], categorical: Collection[str]) -> list[Statistics]:
+    """The statistics of each center on its own; tests have no part in them."""
+    named: list[tuple[str, SourceSpec]] = [(center.name, center) for center in config.centers]
+    if config.reference is not None:
+        named.insert(0, (config.reference.name, config.reference))
+    if config.benchmark is not None:
+        named.append(("benchmark", config.benchmark.data))
+    found, problems = [], []
+    for name, spec in named:
+        if spec.source != "table" or spec.path is None:
+            raise FedmtError(
+                f"center '{name}': source '{spec.source}' has no table here. Where the data stay on their "
+                "own machines, use fedmt schema --statistics there, and --pool here."
+            )
+        aside = {spec.label_column, *ignore}
+        try:
+            found.append(Statistics.of(read_frame(spec.path), name, aside, categorical))
+        except FedmtError as error:
+            problems.append(f"center '{name}': {error}")
+    if problems:
+        raise FedmtError("\n".join(problems))
+    return found
+
+
+def _tell_identifiers(parts: Sequence[Statistics], console: Console) -> None:
+    names = dict.fromkeys(
+        name for part in parts for name, column in part.columns.items() if column.kind == "identifier"
+    )
+    if names:
+        console.print(
+            f"Note: left out as identifiers, since nearly every row has a value of its own: {listed(names)}.",
+            soft_wrap=True,
+        )
+
+
+def _free(out: Path | None, force: bool, how: str) -> None:
+    if out is None:
+        raise FedmtError(f"schema: say where to write it: {how}.")
+    if out.exists() and not force:
+        raise FedmtError(f"{out} is there already; give another --out, or replace it with --force.")
+
+
+def _write(out: Path | None, text: str) -> Path:
+    assert out is not None
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text.encode())
+    return out

@@ -1,0 +1,124 @@
+"""What a center tells of its table, so that all can encode theirs alike: never a row.
+
+Of a numeric column: how many values, their mean and variance. Of a categorical one: how often each category
+occurs. Identifiers, which differ in nearly every row, are no features, and nothing is told of their values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from fedmt.core.errors import FedmtError
+from fedmt.inputs.tabular import Frame, frame_of
+
+FORMAT = "fedmt-statistics-1"
+
+MOST_CATEGORIES = 100
+"""A text column with more different values is free text or a code, not a category."""
+
+Kind = Literal["numeric", "categorical", "empty", "identifier"]
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """kind: 'empty' has no value at all, and goes with every other kind.
+
+    count: of the values that are not missing. mean, variance: of a numeric column; divided by `count`.
+    counts: of a categorical column, of each category.
+    """
+
+    kind: Kind
+    count: int = 0
+    missing: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    counts: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """name: of the center or file. rows: their number. columns: in the order of the table."""
+
+    name: str
+    rows: int
+    columns: Mapping[str, ColumnStatistics]
+
+    @classmethod
+    def of(
+        cls, table: Any, name: str = "", aside: Collection[str] = (), categorical: Collection[str] = ()
+    ) -> Statistics:
+        """Of a Frame, a pandas DataFrame, or a mapping of names to columns.
+
+        aside: columns that are no features, such as labels. categorical: columns of numbers that are codes.
+        """
+        frame = table if isinstance(table, Frame) else frame_of(table, name or "the table")
+        for column in categorical:
+            frame.column(column)
+        found = {
+            column: _column(frame, column, column in categorical)
+            for column in frame.columns
+            if column not in aside
+        }
+        return cls(name or frame.name, len(frame), found)
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, path: Path) -> Statistics:
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            if raw.pop("format", None) != FORMAT:
+                raise ValueError("another format")
+            return TypeAdapter(cls).validate_python(raw)
+        except OSError as error:
+            raise FedmtError(f"{path}: cannot be read ({error.strerror}); correct its path.") from None
+        except (ValueError, AttributeError, ValidationError):
+            raise FedmtError(
+                f"{path}: not the statistics of a table; `fedmt schema --statistics TABLE --out {path.name}` "
+                "writes them."
+            ) from None
+
+
+def _column(frame: Frame, name: str, categorical: bool) -> ColumnStatistics:
+    cells = frame.text(name)
+    values = [cell for cell in cells if cell]
+    missing = len(cells) - len(values)
+    if not values:
+        return ColumnStatistics("empty", 0, missing)
+    numeric = not categorical and frame.is_numeric(name)
+    if is_identifier(name, values, numeric):
+        return ColumnStatistics("identifier", len(values), missing)
+    if not numeric:
+        return ColumnStatistics(
+            "categorical", len(values), missing, counts=dict(sorted(Counter(values).items()))
+        )
+    numbers = frame.numbers(name)
+    numbers = numbers[~np.isnan(numbers)]
+    infinite = int(np.isinf(numbers).sum())
+    if infinite:
+        raise FedmtError(f"{frame.name}: {infinite:,} values of column '{name}' are infinite; correct them.")
+    return ColumnStatistics("numeric", len(numbers), missing, float(numbers.mean()), float(numbers.var()))
+
+
+def is_identifier(name: str, values: list[str], numeric: bool) -> bool:
+    """Whether a column names its rows: text that differs in nearly every row or has very many values; or
+    whole numbers, each once, that are in order or are called an identifier."""
+    distinct = len(set(values))
+    if not numeric:
+        return distinct > MOST_CATEGORIES or (len(values) >= 10 and distinct > 0.9 * len(values))
+    if len(values) < 10 or distinct < len(values) or not all(re.fullmatch(r"-?\d+", v) for v in values):
+        return False
+    whole = [int(v) for v in values]
+    ordered = all(a < b for a, b in pairwise(whole))
+    return ordered or re.search(r"(^|[\W_])(id|no|nr|number|key|index)($|[\W_])|Id$|ID$", name) is not None

@@ -1,0 +1,199 @@
+"""A table in memory: the columns of a CSV or Parquet file, or of a data frame, with the place of each row.
+
+A cell is text, or a number where the file itself says so. What a column means is for the input to say.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, listed, nearest, together
+from fedmt.core.section import Section
+from fedmt.inputs.rows import table_header, table_rows
+
+if TYPE_CHECKING:
+    from fedmt.inputs.base import Input
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
+"""Cells that say that a value is missing, next to the empty ones of a Parquet file or a data frame."""
+
+SUFFIXES = (".csv", ".parquet", ".pq")
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """name: of the file, for messages. columns: object [N] of text, '' where a value is missing, or float64
+    [N], NaN where one is. lines: the number of each row. word: what such a number counts."""
+
+    name: str
+    columns: Mapping[str, NDArray[Any]]
+    lines: Sequence[int]
+    word: str = "line"
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def place(self, row: int) -> str:
+        return f"{self.name}, {self.word} {self.lines[row]}"
+
+    def column(self, name: str) -> NDArray[Any]:
+        if name not in self.columns:
+            raise FedmtError(
+                f"{self.name}: no column '{name}'; the columns are {listed(self.columns, 12)}."
+                f"{nearest(name, self.columns)}"
+            )
+        return self.columns[name]
+
+    def text(self, name: str) -> list[str]:
+        """A column as text, '' where a value is missing; whole numbers without a decimal point."""
+        cells = self.column(name)
+        if cells.dtype == object:
+            return ["" if cell in MISSING else cell for cell in cells]
+        return ["" if np.isnan(v) else str(int(v)) if v == int(v) else repr(float(v)) for v in cells]
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column as float64 [N], NaN where a value is missing; an error names cells that are no numbers."""
+        cells = self.column(name)
+        if cells.dtype != object:
+            return cells.astype(np.float64)
+        try:
+            return np.array(["nan" if cell in MISSING else cell for cell in cells], dtype=np.float64)
+        except ValueError:
+            wrong = [i for i, cell in enumerate(cells) if cell not in MISSING and not is_number(cell)]
+            raise together(
+                [f"{self.place(i)}: column '{name}' has '{cells[i]}', expected a number." for i in wrong]
+            ) from None
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether every cell that is not missing is a number."""
+        cells = self.column(name)
+        return cells.dtype != object or all(cell in MISSING or is_number(cell) for cell in cells)
+
+    def chosen(self, patterns: Sequence[str] | str | None, aside: Collection[str] = ()) -> list[str]:
+        """The columns that names or patterns such as 'emb_*' choose, each once; by default all that are not
+        `aside`."""
+        if patterns is None:
+            return [name for name in self.columns if name not in aside]
+        found: dict[str, None] = {}
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            own = [name for name in self.columns if fnmatchcase(name, pattern)]
+            if pattern in self.columns:  # its name may have brackets, which a pattern reads otherwise
+                own = [pattern]
+            elif not own:
+                self.column(pattern)
+            found |= dict.fromkeys(own)
+        return list(found)
+
+
+class FromTable(Section):
+    """Options of an input that can be read from the rows of a table (source 'table')."""
+
+    @abstractmethod
+    def samples(self, frame: Frame, aside: Collection[str]) -> tuple[Tensor, Input]:
+        """The rows as stored samples. aside: columns that are no features: labels, groups."""
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def read_frame(path: Path) -> Frame:
+    """A CSV or Parquet file, by its suffix."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FedmtError(f"{path}: expected a table, a .csv or .parquet file.")
+    frame = _read_csv(path) if suffix == ".csv" else _read_parquet(path)
+    if not len(frame):
+        raise FedmtError(f"{path}: no rows; expected a row for each sample below the header.")
+    return frame
+
+
+def frame_of(columns: Any, name: str) -> Frame:
+    """The same of a pandas DataFrame, or of a mapping of names to equally long columns."""
+    found: dict[str, NDArray[Any]] = {}
+    for title in columns:
+        values = np.asarray(columns[title])
+        if values.ndim != 1:
+            raise FedmtError(
+                f"{name}: column '{title}' has shape {values.shape}, expected one value per row."
+            )
+        found[str(title)] = _cells(values)
+    sizes = {len(cells) for cells in found.values()}
+    if len(sizes) > 1:
+        each = ", ".join(f"'{title}' {len(cells)}" for title, cells in found.items())
+        raise FedmtError(f"{name}: the columns differ in length: {each}.")
+    return Frame(name, found, range(sizes.pop() if sizes else 0), "row")
+
+
+def _read_csv(path: Path) -> Frame:
+    header = table_header(path)
+    rows = list(table_rows(path, header))
+    columns: dict[str, NDArray[Any]] = {}
+    for place, title in enumerate(header):
+        columns[title] = np.array([cells[place] for _, cells in rows], dtype=object)
+    return Frame(str(path), columns, [line for line, _ in rows])
+
+
+def _read_parquet(path: Path) -> Frame:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise FedmtError(
+            f"{path}: reading Parquet needs pyarrow; install the extra: pip install 'fedmt[tables]'."
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except FileNotFoundError:
+        raise FedmtError(f"{path}: there is no such file; correct its path.") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise FedmtError(f"{path}: not a readable Parquet file ({error}).") from None
+    columns: dict[str, NDArray[Any]] = {}
+    for title, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type
+        if (
+            pyarrow.types.is_list(kind)
+            or pyarrow.types.is_fixed_size_list(kind)
+            or pyarrow.types.is_large_list(kind)
+        ):
+            columns |= _spread(title, column.to_pylist(), path)
+            continue
+        columns[title] = _cells(np.array(column.to_pylist(), dtype=object))
+    return Frame(str(path), columns, range(1, table.num_rows + 1), "row")
+
+
+def _spread(title: str, rows: Sequence[Sequence[float] | None], path: Path) -> dict[str, NDArray[Any]]:
+    """A column of lists, such as an embedding in one column, as one column per place: 'title[0]', …"""
+    sizes = {-1 if row is None else len(row) for row in rows}
+    if len(sizes) > 1 or -1 in sizes:
+        first = next(i for i, row in enumerate(rows, 1) if row is None or len(row) != len(rows[0] or ()))
+        raise FedmtError(
+            f"{path}, row {first}: the lists of column '{title}' differ in length or are missing; each row "
+            "needs as many values as the first."
+        )
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    return {f"{title}[{place}]": values[:, place] for place in range(values.shape[1])}
+
+
+def _cells(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers and booleans as float64, NaN where a value is missing; everything else as text."""
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    cells = [None if v is None or v != v else v for v in values.tolist()]  # NaN is not itself
+    if all(v is None or isinstance(v, bool | int | float | np.number) for v in cells):
+        return np.array([np.nan if v is None else float(v) for v in cells], dtype=np.float64)
+    text = ["" if v is None or str(v) in ("NaT", "<NA>") else str(v).strip() for v in cells]
+    return np.array(text, dtype=object)

@@ -1,0 +1,206 @@
+"""Numbers from files and arrays, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, cut, listed
+from fedmt.inputs.base import Batch, Item
+from fedmt.inputs.tabular import SUFFIXES, Frame, frame_of, read_frame
+
+ARRAYS = (".npy", ".npz")
+
+Decode = Callable[[Frame], tuple[Tensor, list[str | None]]]
+
+
+def features(frame: Frame, names: Sequence[str]) -> Tensor:
+    """Columns as float32 [N, D]; an error for text, and for values that are missing or not finite."""
+    if not names:
+        raise FedmtError(f"{frame.name}: no feature columns; it has {listed(frame.columns) or 'none'}.")
+    text = [name for name in names if not frame.is_numeric(name)]
+    if len(text) > 1:
+        raise FedmtError(
+            f"{frame.name}: the columns {listed(text)} are not numbers; choose the others by "
+            'vectors.columns, or use input = "tables", which has categories.'
+        )
+    values = torch.from_numpy(np.stack([frame.numbers(name) for name in names], 1)).float()
+    check_finite(values, names, frame.name, frame)
+    return values
+
+
+def check_finite(values: Tensor, names: Sequence[str], where: str, frame: Frame | None = None) -> None:
+    """An error that counts what is NaN or infinite in [N, D], and names its columns (else their numbers)."""
+    wrong = ~values.isfinite()
+    if not bool(wrong.any()):
+        return
+    counts = wrong.sum(0).tolist()
+    titles = [f"'{n}'" for n in names] or [f"column {i}" for i in range(len(counts))]
+    each = [f"{count:,} in {title}" for title, count in zip(titles, counts, strict=True) if count]
+    row = int(wrong.any(1).nonzero()[0])
+    first = f"row {row}" if frame is None else f"{frame.word} {frame.lines[row]}"
+    raise FedmtError(
+        f"{where}: {sum(counts):,} values are missing, NaN or infinite, the first on {first}: "
+        f"{cut(each, 8)}. "
+        'Fill them in or leave these rows out; input = "tables" takes missing values as they are.'
+    )
+
+
+def array_2d(given: Any, where: str, word: str = "vector") -> Tensor:
+    """An array, a tensor or lists as float32 [N, D] on the CPU; an error says what was passed."""
+    if isinstance(given, Tensor):
+        values = given.detach().cpu()
+    else:
+        try:
+            array: NDArray[Any] = np.asarray(given)
+        except ValueError:
+            raise FedmtError(
+                f"{where}: rows of different lengths; expected an array [N, features]."
+            ) from None
+        if array.dtype.kind not in "biuf":
+            raise FedmtError(
+                f"{where}: an array of {array.dtype}, shape {array.shape}; expected numbers [N, features]. "
+                "Rows of different lengths, or objects, are not one array."
+            )
+        values = torch.from_numpy(np.ascontiguousarray(array))
+    if values.dim() != 2:
+        shape = tuple(values.shape)
+        raise FedmtError(f"{where}: {word}s of shape {shape}; expected [N, features], one row per {word}.")
+    return values.float()
+
+
+def load_array(path: Path, array: str = "vectors") -> Tensor:
+    """The vectors in a .npy file, or in an .npz archive under the name `array`."""
+    return array_2d(
+        load_arrays(path, array)[array], f"{path}: '{array}'" if path.suffix == ".npz" else str(path)
+    )
+
+
+def load_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz archive, or that of a .npy file under the name `array`."""
+    try:
+        # Without pickle: an array is data, and must not be able to run anything.
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {array: found}
+        with found:
+            arrays = {name: found[name] for name in found.files}
+    except FileNotFoundError:
+        raise FedmtError(f"{path}: there is no such file; correct its path.") from None
+    except Exception as error:  # a damaged file fails in many ways
+        reason = "it holds Python objects, which are not loaded" if "pickle" in str(error).lower() else error
+        raise FedmtError(
+            f"{path}: cannot be read: {reason}. Write it with numpy.save or numpy.savez."
+        ) from None
+    if array not in arrays:
+        raise FedmtError(
+            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Name the vectors by "
+            "vectors.array."
+        )
+    return arrays
+
+
+# -- what a model is asked about ------------------------------------------------------------------
+
+
+def asked(given: Any, size: int, columns: Sequence[str], word: str) -> Tensor:
+    """Whatever `Model.predict` takes: a data frame with the model's columns, or an array [N, size]."""
+    if hasattr(given, "columns") and columns:
+        return features(frame_of(given, "the data frame"), columns)
+    values = array_2d(given, f"the {word}s", word)
+    if values.shape[1] != size:
+        raise FedmtError(
+            f"{word}s of shape {tuple(values.shape)}; expected [N, {size}], as the model was trained on."
+        )
+    check_finite(values, columns, f"the {word}s")
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class RowItem(Item):
+    """row: its place in the file."""
+
+    row: int = 0
+
+
+def find_rows(paths: Sequence[Path]) -> list[Item]:
+    """Every row of every file; a folder stands for the tables and arrays in it."""
+    items: list[Item] = []
+    for path in paths:
+        if not path.exists():
+            raise FedmtError(f"{path}: there is no such file or folder.")
+        files = [path]
+        if path.is_dir():
+            files = sorted(f for f in path.iterdir() if f.suffix.lower() in (*SUFFIXES, *ARRAYS))
+            if not files:
+                raise FedmtError(f"{path}: no table in it; expected .csv, .parquet, .npy or .npz files.")
+        for file in files:
+            frame = open_rows(file)
+            items += [RowItem(frame.place(i), frame.place(i), file, i) for i in range(len(frame))]
+    return items
+
+
+def open_rows(path: Path) -> Frame:
+    """A table, or an array as a table whose columns have no names but their numbers."""
+    if path.suffix.lower() not in ARRAYS:
+        return read_frame(path)
+    values = load_array(path).double().numpy()
+    columns = {str(place): values[:, place] for place in range(values.shape[1])}
+    return Frame(str(path), columns, range(len(values)), "row")
+
+
+def read_rows(items: Sequence[Item], decode: Decode, size: int) -> Iterator[Batch]:
+    """The rows that `find_rows` found, one file at a time."""
+    for path, group in groupby(items, lambda item: item.path):
+        own = list(group)
+        samples, errors = decode(open_rows(path))
+        rows = [item.row for item in own if isinstance(item, RowItem)]
+        said = [errors[row] for row in rows]
+        good = [row for row in rows if errors[row] is None]
+        yield Batch(own, said, samples[good] if good else torch.empty(0, size))
+
+
+def decoded(frame: Frame, size: int, columns: Sequence[str]) -> tuple[Tensor, list[str | None]]:
+    """Rows as float32 [N, size], and the error of each row, or None."""
+    names = list(columns)
+    nameless = list(frame.columns) == [str(place) for place in range(len(frame.columns))]
+    if not names or nameless:
+        names = [name for name in frame.columns if frame.is_numeric(name)]
+        if len(names) != size:
+            raise FedmtError(f"{frame.name}: {len(names)} columns of numbers; the model takes {size}.")
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise FedmtError(
+            f"{frame.name}: no column {listed(missing)}, which the model asks for; the columns are "
+            f"{listed(frame.columns, 12)}."
+        )
+    values = np.stack([_lenient(frame, name) for name in names], 1)
+    wrong = ~np.isfinite(values)
+    errors: list[str | None] = [None] * len(frame)
+    for row in np.flatnonzero(wrong.any(1)).tolist():
+        bad = [name for name, flag in zip(names, wrong[row], strict=True) if flag]
+        errors[row] = f"{frame.place(row)}: no finite number in {listed(bad)}."
+    return torch.from_numpy(values).float(), errors
+
+
+def _lenient(frame: Frame, name: str) -> NDArray[np.float64]:
+    """A column as numbers, NaN for what is none: one bad row must not keep the others from being read."""
+    cells = frame.column(name)
+    if cells.dtype != object:
+        return cells.astype(np.float64)
+
+    def number(cell: str) -> float:
+        try:
+            return float(cell)
+        except ValueError:
+            return np.nan
+
+    return np.array([number(cell) for cell in cells], dtype=np.float64)

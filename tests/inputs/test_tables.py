@@ -1,0 +1,253 @@
+"""Tables: statistics, schema, encoding, and what is wrong with a table."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedmt
+from fedmt.config import build_federation, load_config
+from fedmt.core.errors import FedmtError
+from fedmt.inputs import Tables, from_json, to_json
+from fedmt.inputs.tables import Schema, Statistics, pool_moments
+from fedmt.inputs.tabular import frame_of, read_frame
+from fedmt.reports.report import report
+
+CONFIG = """
+input = "tables"
+seed = 1
+device = "cpu"
+wanted = "kind"
+[tables]
+schema = "schema.toml"
+[spaces]
+kind = ["a", "b", "c"]
+pair = ["a", "other"]
+[correspondences]
+pair = { a = "a", b = "other", c = "other" }
+[training]
+rounds = 2
+batch_size = 15
+warmup_epochs = 10
+[reference]
+source = "table"
+path = "reference.csv"
+[[centers]]
+name = "Bonn"
+source = "table"
+path = "bonn.csv"
+space = "pair"
+label_column = "group"
+[[tests]]
+source = "table"
+path = "test.csv"
+"""
+
+
+def write(path: Path, count: int, seed: int, label: str = "label", classes: str = "abc") -> None:
+    """Patients: the class shows in `tsh` and `sex`; some values are missing; `patient` names the row."""
+    rng = np.random.default_rng(seed)
+    lines = [f"patient,tsh,age,sex,{label}"]
+    for i in range(count):
+        kind = i % 3
+        tsh = "?" if rng.random() < 0.1 else f"{1000 * kind + 100 * rng.normal():.1f}"
+        sex = "" if rng.random() < 0.1 else "FMM"[kind]
+        shown = classes[kind] if label == "label" else ["a", "other", "other"][kind]
+        lines.append(f"p{seed}-{i},{tsh},{rng.integers(20, 90)},{sex},{shown}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    write(tmp_path / "reference.csv", 45, 0)
+    write(tmp_path / "bonn.csv", 60, 1, "group")
+    write(tmp_path / "test.csv", 60, 2)
+    path = tmp_path / "federation.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+# -- statistics -----------------------------------------------------------------------------------
+
+Numbers = st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=20)
+
+
+@given(st.lists(Numbers, min_size=1, max_size=5))
+def test_pooled_moments_are_those_of_all_rows(parts: list[list[float]]) -> None:
+    """Against NumPy in float64 on the rows themselves, which a coordinator never sees."""
+    every = np.concatenate([np.array(part) for part in parts])
+    told = [(len(part), float(np.mean(part)), float(np.var(part))) for part in parts]
+    count, mean, variance = pool_moments([*told, (0, 0.0, 0.0)])
+    assert count == len(every)
+    scale = max(1.0, float(np.abs(every).max()))
+    assert mean == pytest.approx(every.mean(), abs=1e-9 * scale)
+    assert variance == pytest.approx(every.var(), abs=1e-9 * scale**2)
+
+
+def test_a_schema_is_that_of_the_rows_together() -> None:
+    one = {"age": [30.0, 50.0, None], "sex": ["F", "M", ""], "code": [1, 2, 1]}
+    two = {"age": [70.0, 10.0], "sex": ["F", "X"], "code": [3, 3]}
+    parts = [Statistics.of(t, n, categorical=["code"]) for n, t in (("one", one), ("two", two))]
+    schema = Schema.pooled(parts)
+    age, sex, code = schema.columns
+    every = np.array([30.0, 50.0, 70.0, 10.0])
+    assert (age.mean, age.deviation, age.missing) == (
+        pytest.approx(every.mean()),
+        pytest.approx(every.std()),
+        True,
+    )
+    assert sex.categories == ("F", "M", "X") and code.categories == ("1", "2", "3") and not code.missing
+    assert schema.features == (
+        "age", "age is missing", "sex = F", "sex = M", "sex = X", "code = 1", "code = 2", "code = 3",
+    )  # fmt: skip
+    encoded = schema.encode(one)
+    expected = [
+        [(30 - 40) / every.std(), 0, 1, 0, 0, 1, 0, 0],
+        [(50 - 40) / every.std(), 0, 0, 1, 0, 0, 1, 0],
+    ]
+    assert torch.allclose(encoded[:2], torch.tensor(expected, dtype=torch.float32))
+    assert encoded[2].tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
+    assert schema.cells(encoded[2].tolist()) == [("age", "missing"), ("sex", "missing"), ("code", "1")]
+
+
+def test_files_keep_everything(tmp_path: Path) -> None:
+    statistics = Statistics.of({"age": [1.0, 2.5, None], "sex": ["F", "ü", "F"]}, "Bonn")
+    (tmp_path / "bonn.json").write_text(statistics.to_json())
+    assert Statistics.from_json(tmp_path / "bonn.json") == statistics
+    schema = Schema.pooled([statistics])
+    (tmp_path / "schema.toml").write_text(schema.to_toml("From Bonn."), encoding="utf-8")
+    assert Schema.read(tmp_path / "schema.toml") == schema
+    input = Tables.by(schema)
+    assert from_json(json.loads(json.dumps(to_json(input)))) == input
+    with pytest.raises(FedmtError, match=r"schema.toml: not the statistics of a table; `fedmt schema --stat"):
+        Statistics.from_json(tmp_path / "schema.toml")
+    (tmp_path / "schema.toml").write_text('[[columns]]\nname = "a"\ntype = "number"\n')
+    with pytest.raises(FedmtError, match=r"'columns.0.type'.*'numeric' or 'categorical'"):
+        Schema.read(tmp_path / "schema.toml")
+
+
+def test_identifiers_are_no_features() -> None:
+    table = {
+        "patient_id": [str(i * 7919 % 1000) for i in range(20)],
+        "row": list(range(20)),
+        "name": [f"patient {i}" for i in range(20)],
+        "age": [20 + i * 37 % 61 for i in range(20)],
+        "weight": [50 + i / 3 for i in range(20)],
+        "sex": ["F", "M"] * 10,
+    }
+    kinds = {name: column.kind for name, column in Statistics.of(table, "x").columns.items()}
+    assert kinds == {
+        "patient_id": "identifier", "row": "identifier", "name": "identifier",
+        "age": "numeric", "weight": "numeric", "sex": "categorical",
+    }  # fmt: skip
+    assert [c.name for c in Schema.pooled([Statistics.of(table, "x")]).columns] == ["age", "weight", "sex"]
+    assert "patient 3" not in Statistics.of(table, "x").to_json()
+
+
+def test_tables_that_do_not_fit_each_other() -> None:
+    one = Statistics.of({"age": [1.0], "sex": ["F"], "hb": [None]}, "Bonn")
+    two = Statistics.of({"age": ["old"], "gender": ["F"], "hb": [1.5]}, "Kiel")
+    with pytest.raises(FedmtError) as error:
+        Schema.pooled([one, two])
+    said = str(error.value)
+    assert "column 'age' differs between the centers (Bonn: numeric, Kiel: categorical)" in said
+    assert "'sex' differs between the centers (Bonn: categorical, Kiel: not there)" in said
+    assert "'gender'" in said and "'hb'" not in said
+
+
+# -- encoding -------------------------------------------------------------------------------------
+
+
+def test_cells_that_do_not_fit(tmp_path: Path) -> None:
+    schema = Schema.pooled([Statistics.of({"age": [1.0, 3.0], "sex": ["F", "M"]}, "x")])
+    path = tmp_path / "a.csv"
+    path.write_text("age,sex\n1,F\nold,D\n\n2,M\n")
+    with pytest.raises(FedmtError) as error:
+        schema.encode(read_frame(path))
+    said = str(error.value)
+    assert f"{path}, line 3: column 'age' has 'old', expected a number." in said
+    assert f"{path}, line 3: column 'sex' has 'D', which the schema does not know." in said
+    with pytest.raises(FedmtError, match=r"no column 'sex', which the schema has; .* 'age', 'sx'"):
+        schema.encode({"age": [1.0], "sx": ["F"]})
+    far = schema.encode({"age": [1e9, -1e9], "sex": ["F", "M"]})
+    assert far[:, 0].tolist() == [10.0, -10.0]
+
+
+def test_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [30, None, 50], "sex": ["F", None, "M"], "smokes": [True, False, True]})
+    frame["site"] = pandas.Categorical(["u", "v", "u"])
+    schema = Schema.pooled([Statistics.of(frame, "Bonn")])
+    assert [c.type for c in schema.columns] == ["numeric", "categorical", "numeric", "categorical"]
+    encoded = schema.encode(frame)
+    assert encoded.shape == (3, len(schema.features)) and encoded[1, :4].tolist() == [0, 1, 0, 0]
+    assert torch.equal(encoded, schema.encode({name: list(frame[name]) for name in frame}))
+    assert len(frame_of(frame, "x")) == 3
+
+
+# -- from a table to a model ----------------------------------------------------------------------
+
+
+def test_a_missing_schema_names_the_command(config: Path, command) -> None:
+    status, _, said = command("check", config)
+    assert status == 2 and "there is no such schema. `fedmt schema federation.toml` makes it" in said
+    config.write_text(CONFIG.replace('schema = "schema.toml"', ""))
+    status, _, said = command("check", config)
+    assert status == 2 and 'set [tables] schema = "schema.toml"' in said
+
+
+def test_from_tables_to_a_report(config: Path, command) -> None:
+    folder = config.parent
+    status, said, error = command("schema", config)
+    assert status == 0, error
+    assert "2 numeric and 1 categorical columns become 5 features" in said + error
+    assert "identifiers" in said + error and "'patient'" in said + error
+    status, _, error = command("schema", config)
+    assert status == 2 and "schema.toml is there already" in error
+    status, said, error = command("check", config)
+    assert status == 0, error
+    assert "Rows 5; mlp" in said
+    status, _, error = command("run", config, "--out", folder / "run")
+    assert status == 0, error
+    metrics = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["accuracy"]["kind"] > 0.8
+    (folder / "new.csv").write_text("tsh,age,sex\n5,50,F\n2010,50,M\n2010,50,D\n")
+    status, said, error = command("predict", folder / "run", folder / "new.csv", "--top", 1)
+    rows = [line.split(",") for line in said.splitlines()]
+    assert status == 0 and rows[0][0] == "row" and [row[3] for row in rows[1:3]] == ["a", "c"]
+    assert "column 'sex' has 'D'" in said
+    model = fedmt.load(folder / "run")
+    assert model.predict({"tsh": [5.0], "age": [50], "sex": ["F"]}).argmax(1).tolist() == [0]
+    page = folder / "report.html"
+    report([folder / "run"], page, with_images=True)
+    assert "tsh: " in page.read_text()
+    status, _, error = command("export", folder / "run", "--safetensors", folder / "m.safetensors")
+    assert status == 0, error
+    again = fedmt.load(folder / "m.safetensors")
+    assert again.input == model.input
+
+
+def test_statistics_from_sites_give_the_same_schema(config: Path, command) -> None:
+    folder = config.parent
+    assert command("schema", config)[0] == 0
+    bonn, reference = folder / "bonn.json", folder / "reference.json"
+    for table, out, label in (("bonn.csv", bonn, "group"), ("reference.csv", reference, "label")):
+        arguments = ("schema", "--statistics", folder / table, "--out", out, "--label-column", label)
+        assert command(*arguments)[0] == 0
+    assert "p1-3" not in bonn.read_text()
+    assert command("schema", "--pool", reference, bonn, "--out", folder / "again.toml")[0] == 0
+    assert Schema.read(folder / "again.toml") == Schema.read(folder / "schema.toml")
+
+
+def test_a_center_elsewhere_reads_by_the_schema_it_was_sent(config: Path, command) -> None:
+    assert command("schema", config)[0] == 0
+    federation, _ = build_federation(load_config(config))
+    sent = from_json(json.loads(json.dumps(to_json(federation.input))))
+    (config.parent / "schema.toml").unlink()
+    options = sent.reading(config.parent)
+    values, input = options.samples(read_frame(config.parent / "bonn.csv"), {"group"})
+    assert torch.equal(values, federation.centers[0].values) and input == federation.input
