@@ -18,7 +18,7 @@ from fedmt.config import Config, ModelSpec, config_class, data_tables, parse_con
 from fedmt.config.errors import Origin
 from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED
-from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.errors import FedmtError, nearest
 from fedmt.core.registry import option_names
 from fedmt.data.center import Federation
 from fedmt.methods import Training
@@ -39,7 +39,11 @@ def config_of(
     raw = data_tables(federation, kept)
     own_table = config_class(raw).model_fields.keys() - Config.model_fields.keys()
     network, tables = _model(model, federation, options)
-    tables = {"model": tables, "method": _named(method, "method"), "aggregation": _named(strategy, "aggregation")}
+    tables = {
+        "model": tables,
+        "method": _named(method, "method"),
+        "aggregation": _named(strategy, "aggregation"),
+    }
     problems = []
     flat = {}
     for name, value in options.items():
@@ -67,7 +71,9 @@ def config_of(
             known = [*(k for keys in places.values() for k in keys), *Config.model_fields]
             hint = nearest(name, (k for k in known if k not in DATA))
             chosen = f"method '{tables['method'].get('name')}'"
-            problems.append(f"{name}: no such option, with {chosen}.{hint} docs/federation.md lists them all.")
+            problems.append(
+                f"{name}: no such option, with {chosen}.{hint} docs/federation.md lists them all."
+            )
     if problems:
         raise FedmtError("\n".join(problems))
     if isinstance(tables["model"].get("weights"), str | Path):  # relative to here, not to the run folder
@@ -79,7 +85,8 @@ def _model(
     model: str | nn.Module | Mapping[str, Any] | None, federation: Federation, options: Mapping[str, Any]
 ) -> tuple[nn.Module | None, dict[str, Any]]:
     """The module, if there is one, and the table [model]."""
-    table = dict(model) if isinstance(model, Mapping) else {} if model is None else {"backbone": model}
+    given = {} if model is None else {"backbone": model}
+    table: dict[str, Any] = dict(model) if isinstance(model, Mapping) else dict(given)
     network = table.get("backbone")
     if not isinstance(network, nn.Module):
         if network is not None and not isinstance(network, str):

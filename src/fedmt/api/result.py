@@ -36,7 +36,9 @@ class History(list[dict[str, Any]]):
         try:
             import pandas
         except ImportError:
-            raise FedmtError("A DataFrame needs pandas; install the extra: pip install 'fedmt[tables]'.") from None
+            raise FedmtError(
+                "A DataFrame needs pandas; install the extra: pip install 'fedmt[tables]'."
+            ) from None
         return pandas.json_normalize(list(self)).set_index("round")
 
 
@@ -143,7 +145,7 @@ class Result:
     def predict(
         self, x: Any, space: str | None = None, top: int | None = None, center: str | None = None
     ) -> Tensor | list[Top]:
-        """As `Model.predict`: probabilities [N, J] of the classes of `space`, by default of the wanted one."""
+        """As `Model.predict`: probabilities [N, J] in `space`, by default in the wanted one."""
         if top is None:
             return self.model.predict(x, space, center=center)
         return self.model.predict(x, space, top=top, center=center)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ def train(
 ) -> Result:
     """Trains a model on a federation and returns the `Result`.
 
-    model: the name of a backbone, or any `nn.Module` that maps a batch to logits [N, K] or to features [N, D];
-        features get a linear head. They are told apart by their number: K is the number of wanted classes.
-        Where there are K features, say `head=True`. The module itself is not changed.
+    model: the name of a backbone, or any `nn.Module` that maps a batch to logits [N, K] or to features [N,
+        D]; features get a linear head. They are told apart by their number: K is the number of wanted
+        classes. Where there are K features, say `head=True`. The module itself is not changed.
     method, strategy: as `method.name` and `aggregation.name` in a config. A dictionary is the whole table.
     options: every other option of a config, by its name (`learning_rate=0.05`, `xi=0.9`), or by tables
         (`training={"learning_rate": 0.05}`), which is needed where two tables have the same name.
@@ -60,13 +61,15 @@ def train(
     """
     if not isinstance(federation, Federation):
         raise FedmtError(
-            f"federation: an object of type {type(federation).__name__}; expected a fedmt.Federation, such as "
-            "fedmt.Federation.from_arrays makes."
+            f"federation: an object of type {type(federation).__name__}; expected a fedmt.Federation, such "
+            "as fedmt.Federation.from_arrays makes."
         )
     if federation.elsewhere:
         raise FedmtError("federation: some of its centers are on other machines; see docs/deployment.md.")
     if federation.held_out is not None:
-        raise FedmtError("federation: samples are held out already; say calibration={...} in `train` instead.")
+        raise FedmtError(
+            "federation: samples are held out already; say calibration={...} in `train` instead."
+        )
     if resume and out is None:
         raise FedmtError("resume: name the folder of the run to continue, by out=...")
     folder = Path(out) if out is not None else None
@@ -74,6 +77,12 @@ def train(
     kept = folder / ARRAYS if folder is not None and (folder / ARRAYS).is_dir() else None
     named = {**({} if rounds is None else {"rounds": rounds}), "seed": seed, **options}
     config, network = config_of(federation, model, method, strategy, named, kept)
+    if network is not None and config.model.head and "head" not in options:
+        note = (
+            f"model: the outputs of {type(network).__name__} are not {len(federation.wanted)}, the number of "
+            "wanted classes, so they are taken as features, and a linear head is added."
+        )
+        federation = replace(federation, notes=(*federation.notes, note))
     temporary = None
     if folder is None:
         temporary = Path(tempfile.mkdtemp(prefix="fedmt-"))

@@ -45,22 +45,25 @@ def build_given(
 ) -> nn.Module:
     """A copy of the module, so that training leaves the user's own alone, with a head where it needs one."""
     if network is None:
-        own = name.removeprefix(PREFIX)
+        kind = name.removeprefix(PREFIX)
         raise FedmtError(
-            f"model.backbone: the network of this run is an nn.Module, '{own}', that was given in Python. Give "
-            "it again: fedmt.load(path, model=module), or fedmt.train(..., model=module, out=path, "
+            f"model.backbone: the network of this run is an nn.Module, '{kind}', that was given in Python. "
+            "Give it again: fedmt.load(path, model=module), or fedmt.train(..., model=module, out=path, "
             "resume=True) to continue."
         )
     if not name.startswith(PREFIX):
-        raise FedmtError(f"model: the network of this run is '{name}', which fedmt builds; leave `model` out.")
+        raise FedmtError(
+            f"model: the network of this run is '{name}', which fedmt builds; leave `model` out."
+        )
     width = _width(network, classes, input)
     own = copy.deepcopy(network)
     if head or (head is None and width != classes):
         return WithHead(own, width, classes)
     if width != classes:
         raise FedmtError(
-            f"model: {type(network).__name__} gives {width} scores for each {input.word}, expected {classes}, "
-            "one for each wanted class. If they are features, leave out head=False: a head is then added."
+            f"model: {type(network).__name__} gives {width} scores for each {input.word}, expected "
+            f"{classes}, one for each wanted class. If they are features, leave out head=False: a head is "
+            "then added."
         )
     return own
 

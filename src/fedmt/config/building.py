@@ -97,9 +97,7 @@ def with_held_out(federation: Federation, config: Config) -> tuple[Federation, t
     return federation, (note,)
 
 
-def starting_model(
-    config: Config, federation: Federation, network: nn.Module | None = None
-) -> Classifier:
+def starting_model(config: Config, federation: Federation, network: nn.Module | None = None) -> Classifier:
     """The model at a run's starting weights, which follow from the seed alone.
 
     network: the module of the user's own, where the config says that one is given; it brings its weights.

@@ -239,9 +239,9 @@ class Correspondence:
     def to_mapping(self) -> dict[str, dict[str, float]]:
         """The table that `from_mapping` reads; it gives the same matrix, bit for bit.
 
-        The float32 entries of a column need not sum to 1 exactly, and dividing by their sum again could change
-        a last bit. So what is missing is spread over the entries, to each less than half of its last place.
-        """
+        The float32 entries of a column need not sum to 1 exactly, and dividing by their sum again could
+        change a last bit. So what is missing is spread over the entries, to each less than half of its last
+        place."""
         found: dict[str, dict[str, float]] = {}
         for name, column in zip(self.fine, self.matrix.T, strict=True):
             values = column.double()

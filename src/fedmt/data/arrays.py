@@ -134,8 +134,8 @@ def _vocabulary(
     elif isinstance(wanted, str):
         if wanted not in others:
             raise FedmtError(
-                f"wanted: label space '{wanted}' is not in `spaces`.{nearest(wanted, others)} Give the classes "
-                "themselves, as a list, or a name that `spaces` has."
+                f"wanted: label space '{wanted}' is not in `spaces`.{nearest(wanted, others)} Give the "
+                "classes themselves, as a list, or a name that `spaces` has."
             )
         goal = others[wanted]
     else:
@@ -164,9 +164,7 @@ class _Opened:
     correspondence: Any
 
 
-def _opened(
-    name: object, role: str, given: Any, vocabulary: _Vocabulary, label_column: str
-) -> _Opened:
+def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_column: str) -> _Opened:
     where = f"{'test' if role == 'test' else 'center'} '{name}'"
     if not isinstance(name, str) or not name:
         raise FedmtError(f"{where}: its name is {name!r}; expected text.")
@@ -228,7 +226,9 @@ def _reader(kind: type[Input], opened: Sequence[_Opened]) -> Reader:
         return lambda x, where: (kind.stored(x, where), kind)
     others = [p.where for p in opened if not is_frame(p.x)]
     if others:
-        raise FedmtError(f"{others[0]}: arrays, but {frames[0].where} has a data frame; give one kind to all.")
+        raise FedmtError(
+            f"{others[0]}: arrays, but {frames[0].where} has a data frame; give one kind to all."
+        )
     return frame_reader(kind, {p.where: p.x for p in frames if p.role != "test"})
 
 

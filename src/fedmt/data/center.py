@@ -168,8 +168,8 @@ class Federation:
     ) -> Federation:
         """A federation of arrays in memory. All mistakes in it are told in one `FedmtError`.
 
-        wanted: the classes that the model shall tell apart. The space is then called 'wanted'; a `LabelSpace`,
-            or the name of one of `spaces`, gives it another name.
+        wanted: the classes that the model shall tell apart. The space is then called 'wanted'; a
+            `LabelSpace`, or the name of one of `spaces`, gives it another name.
         reference: the reference center's samples and labels, (x, y).
         centers: by name, `CenterData`, or the tuple (x, y, space), or (x, y) with labels in the wanted space.
         spaces: the classes of every other label space, by its name.

@@ -212,7 +212,6 @@ def derived_tests(
     return found
 
 
-
 def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], split: str = "") -> Center:
     """A member's samples and, where it has a space, its labels; what the source says goes to `notes`."""
     space = member.space

@@ -51,7 +51,7 @@ class ReferenceSpec(SourceSpec):
 
 
 class TestSpec(SourceSpec):
-    """Test samples, labelled in `space` (the wanted one if not said). name: by default 'test' and a number."""
+    """Test samples, labeled in `space` (by default the wanted one). name: 'test' and a number otherwise."""
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
 

@@ -41,10 +41,7 @@ def guessed(x: Any) -> type[Input]:
     """What the samples are: rows of a frame, vectors [N, D], or images, which have more dimensions."""
     if is_frame(x):
         return INPUTS["tables"]
-    if isinstance(x, list | tuple) and x:
-        dimensions = 1 + np.ndim(x[0])
-    else:
-        dimensions = np.ndim(x)
+    dimensions = 1 + np.ndim(x[0]) if isinstance(x, list | tuple) and x else np.ndim(x)
     return INPUTS["vectors"] if dimensions <= 2 else INPUTS["images"]
 
 
@@ -63,8 +60,8 @@ def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word:
         missing = [i for i, label in enumerate(labels) if label is None or label != label]
         if missing:
             raise FedmtError(
-                f"{where}: {len(missing):,} of {count:,} labels are missing, the first is y[{missing[0]}]; leave "
-                f"these {word}s out, or put them at a center without labels."
+                f"{where}: {len(missing):,} of {count:,} labels are missing, the first is y[{missing[0]}]; "
+                f"leave these {word}s out, or put them at a center without labels."
             )
         if all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in labels):
             labels = labels.astype(np.int64)
@@ -72,8 +69,8 @@ def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word:
         outside = np.flatnonzero((labels < 0) | (labels >= len(space)))
         if outside.size:
             raise FedmtError(
-                f"{where}: {outside.size:,} of {count:,} labels are outside label space '{space.name}', whose "
-                f"{len(space)} classes are 0 to {len(space) - 1}; the first is y[{outside[0]}] = "
+                f"{where}: {outside.size:,} of {count:,} labels are outside label space '{space.name}', "
+                f"whose {len(space)} classes are 0 to {len(space) - 1}; the first is y[{outside[0]}] = "
                 f"{labels[outside[0]]}."
             )
         return torch.from_numpy(labels.astype(np.int64))

@@ -166,7 +166,17 @@ def _network(
     taken: Sequence[tuple[Weights, int]],
     given: nn.Module | None,
 ) -> nn.Module:
-    model = _skeleton(description, given)
+    try:
+        return _filled(_skeleton(description, given), weights, taken)
+    except (RuntimeError, KeyError):
+        raise FedmtError(
+            f"The saved weights do not fit backbone '{description.backbone}': the network has changed since "
+            "the run began."
+        ) from None
+
+
+def _filled(model: Classifier, weights: Weights, taken: Sequence[tuple[Weights, int]]) -> nn.Module:
+    """The network with its weights, and with the heads that are used side by side in one last layer."""
     found, heads = find_heads(model), head_keys(model)
     if found is not None:
         name, old = found
@@ -182,13 +192,7 @@ def _network(
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, last)
         weights = tensors
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise FedmtError(
-            f"The saved weights do not fit backbone '{description.backbone}': the network has changed since "
-            "the run began."
-        ) from None
+    model.load_state_dict(weights)
     return model
 
 

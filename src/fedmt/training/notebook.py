@@ -26,11 +26,13 @@ class Line:
     """An `Observer` of one output: where the run is, and the last finished round."""
 
     def __init__(self, title: str) -> None:
-        from IPython.display import Pretty, display
+        from IPython import display
 
-        self._text: Any = Pretty
-        self._title, self._last, self._notes, self._rounds = title, "", (), 0
-        self._output: Any = display(Pretty(f"{title}: starting"), display_id=True)
+        ipython: Any = display  # without types
+        self._text = ipython.Pretty
+        self._title, self._last, self._rounds = title, "", 0
+        self._notes: tuple[str, ...] = ()
+        self._output = ipython.display(ipython.Pretty(f"{title}: starting"), display_id=True)
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         self._rounds, self._notes = engine.method.training.rounds, notes

@@ -40,8 +40,8 @@ def read_arrays(path: Path, space: LabelSpace | None) -> SampleSet:
             found = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise FedmtError(
-            f"{path}: there is no such file. It held the arrays of a run; if the run folder was moved, correct "
-            "the paths in its config.toml."
+            f"{path}: there is no such file. It held the arrays of a run; if the run folder was moved, "
+            "correct the paths in its config.toml."
         ) from None
     except (SafetensorError, OSError, ValueError) as error:
         raise FedmtError(f"{path}: the file is damaged ({error}).") from None

@@ -38,22 +38,23 @@ def as_uint8(images: Tensor, where: str) -> Tensor:
         return images
     if not images.is_floating_point():
         raise FedmtError(
-            f"{where}: images of dtype {_name(images.dtype)} and shape {tuple(images.shape)}; expected uint8, "
-            "0 to 255, or floats in [0, 1]."
+            f"{where}: images of dtype {_name(images.dtype)} and shape {tuple(images.shape)}; expected "
+            "uint8, 0 to 255, or floats in [0, 1]."
         )
     broken = count_not_finite(images)
     if broken:
         raise FedmtError(
-            f"{where}: {broken:,} of the {images.numel():,} values of its images are NaN or infinite; expected "
-            "floats in [0, 1]."
+            f"{where}: {broken:,} of the {images.numel():,} values of its images are NaN or infinite; "
+            "expected floats in [0, 1]."
         )
     if images.numel() == 0:
         return images.to(torch.uint8)
     low, high = images.min().item(), images.max().item()
     if low < -ROUNDING or high > 1 + ROUNDING:
         raise FedmtError(
-            f"{where}: images of dtype {_name(images.dtype)} with values from {low:.4g} to {high:.4g}; expected "
-            "floats in [0, 1], or uint8, 0 to 255. Undo a normalization first: fedmt normalizes by itself."
+            f"{where}: images of dtype {_name(images.dtype)} with values from {low:.4g} to {high:.4g}; "
+            "expected floats in [0, 1], or uint8, 0 to 255. Undo a normalization first: fedmt normalizes by "
+            "itself."
         )
     result = torch.empty(images.shape, dtype=torch.uint8)
     step = max(1, CHUNK // max(1, images[0].numel()))
@@ -70,8 +71,8 @@ def _channels_first(images: Tensor, where: str) -> Tensor:
     first, last = len(shape) == 4 and shape[1] in (1, 3), len(shape) == 4 and shape[3] in (1, 3)
     if first and last:
         raise FedmtError(
-            f"{where}: images of shape {shape} could be [N, H, W, C] or [N, C, H, W]; drop the channel of grey "
-            "images, giving [N, H, W], or make the images larger."
+            f"{where}: images of shape {shape} could be [N, H, W, C] or [N, C, H, W]; drop the channel of "
+            "grey images, giving [N, H, W], or make the images larger."
         )
     if not first and not last:
         raise FedmtError(

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError
-from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.arrays import as_tensor
+from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.images.arrays import as_uint8
 from fedmt.inputs.images.decoding import picture_pixels, read_image
 from fedmt.inputs.images.files import files_below, no_images, passed_over

@@ -76,8 +76,8 @@ class Vectors(Input):
         if values.dim() != 2 or values.is_complex():
             kind, shape = str(values.dtype).removeprefix("torch."), tuple(values.shape)
             raise FedmtError(
-                f"{where}: {cls.word}s of shape {shape} and dtype {kind}; expected floats [N, D], one row per "
-                f"{cls.word}."
+                f"{where}: {cls.word}s of shape {shape} and dtype {kind}; expected floats [N, D], one row "
+                f"per {cls.word}."
             )
         reading.check_finite(values.float(), (), where)
         return values.float().contiguous()
