@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,38 @@ def test_progress_is_one_line_per_round(capsys: pytest.CaptureFixture[str]) -> N
         "round 0/1",
         "round 1/1",
     ]
+
+
+def test_training_in_a_thread() -> None:
+    """Where no signal handler can be set."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(lambda: fedmt.train(federation(), **{**FAST, "progress": True}))
+    assert len(done.result().history) == 2
+
+
+def test_several_test_sets() -> None:
+    x, y = points(30, 7)
+    data = fedmt.Federation.from_arrays(
+        wanted=WANTED,
+        reference=(x, y),
+        centers={"Oslo": (x,)},
+        test={"day": (x, y), "night": (x, (y + 1) % 3)},
+    )
+    result = fedmt.train(data, **FAST)
+    day, night = (result.metrics_by_test[name]["accuracy"] for name in ("day", "night"))
+    assert day > 0.5 > night and (day + night) / 2 == pytest.approx(result.metrics["accuracy"]["wanted"])
+
+
+def test_a_folder_that_is_taken(tmp_path: Path) -> None:
+    fedmt.train(federation(), **FAST, out=tmp_path / "run")
+    with pytest.raises(fedmt.FedmtError, match=r"already holds a run\. Continue it by resume=True"):
+        fedmt.train(federation(), **FAST, out=tmp_path / "run")
+    with pytest.raises(fedmt.FedmtError, match=r"is not empty; give another out="):
+        fedmt.train(federation(), **FAST, out=tmp_path)
+    with pytest.raises(fedmt.FedmtError, match=r"its config differs in seed \(0 there, 1 here\)"):
+        fedmt.train(federation(), **FAST, out=tmp_path / "run", resume=True, seed=1)
+    with pytest.raises(fedmt.FedmtError, match=r"began with other data .* of 'reference'"):
+        fedmt.train(federation(pack=lambda x, y: (x + 1, y)), **FAST, out=tmp_path / "run", resume=True)
 
 
 def test_a_copy_without_arrays_holds_no_samples(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ class Result:
         }
 
     @property
+    def metrics_by_test(self) -> dict[str, dict[str, float]]:
+        """Every metric by the name of the test set, where a label space has several of them."""
+        found: dict[str, dict[str, float]] = (self._evaluation.measured or {}).get("tests", {})
+        return found
+
+    @property
     def correspondences(self) -> dict[str, Correspondence]:
         """By center, the M that was given, or the M-hat that was estimated; centers without labels have none.
 

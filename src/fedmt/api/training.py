@@ -16,6 +16,7 @@ from fedmt.api.options import config_of
 from fedmt.api.result import ARRAYS, Result
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
+from fedmt.runs.folder import RunFolder
 from fedmt.training.notebook import in_notebook, notebook_progress
 from fedmt.training.progress import Display, make_console
 from fedmt.training.run import Stopped, run_arrays
@@ -73,6 +74,8 @@ def train(
     if resume and out is None:
         raise FedmtError("resume: name the folder of the run to continue, by out=...")
     folder = Path(out) if out is not None else None
+    if folder is not None and not resume:
+        _refuse_if_taken(folder)
     # A folder that `Result.save` wrote keeps the arrays, and its config names their files.
     kept = folder / ARRAYS if folder is not None and (folder / ARRAYS).is_dir() else None
     named = {**({} if rounds is None else {"rounds": rounds}), "seed": seed, **options}
@@ -108,6 +111,14 @@ def train(
     if temporary is not None:
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
+
+
+def _refuse_if_taken(folder: Path) -> None:
+    if RunFolder(folder).config_file.exists():
+        raise FedmtError(f"{folder} already holds a run. Continue it by resume=True, or give another out=...")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        what = "is a file" if folder.is_file() else "is not empty"
+        raise FedmtError(f"{folder} {what}; give another out=...")
 
 
 def _stopped(out: str | Path | None) -> str:
