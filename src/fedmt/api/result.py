@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmt.config import array_files, data_tables, dump_config, load_config, parse_config, resolved
+from fedmt.config import (
+    array_files,
+    build_federation,
+    data_tables,
+    dump_config,
+    load_config,
+    parse_config,
+    resolved,
+)
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.center import Federation
@@ -194,8 +202,6 @@ class Result:
             return
         federation = self._federation
         if federation is None and config.reference.path is not None:
-            from fedmt.config import build_federation
-
             federation, _ = build_federation(config.model_copy(update={"calibration": None}))
         if federation is None:
             return  # the arrays are gone; the config says so

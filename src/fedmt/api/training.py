@@ -17,7 +17,7 @@ from fedmt.api.result import ARRAYS, Result
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
 from fedmt.runs.folder import RunFolder
-from fedmt.training.notebook import in_notebook, notebook_progress
+from fedmt.training.notebook import Line, in_notebook
 from fedmt.training.progress import Display, make_console
 from fedmt.training.run import Stopped, run_arrays
 
@@ -95,7 +95,7 @@ def train(
         if not progress:
             run_arrays(config, federation, folder, resume, None, network)
         elif in_notebook():
-            run_arrays(config, federation, folder, resume, notebook_progress(title), network)
+            run_arrays(config, federation, folder, resume, Line(title), network)
         else:
             display = Display(make_console(), title)
             with display.watching():

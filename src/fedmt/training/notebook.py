@@ -8,7 +8,6 @@ from typing import Any
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.training.progress import round_line
-from fedmt.training.run import Observer
 
 
 def in_notebook() -> bool:
@@ -16,10 +15,6 @@ def in_notebook() -> bool:
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return getattr(shell, "kernel", None) is not None
-
-
-def notebook_progress(title: str) -> Observer:
-    return Line(title)
 
 
 class Line:
