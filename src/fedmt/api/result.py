@@ -204,7 +204,7 @@ class Result:
         if federation is None and config.reference.path is not None:
             federation, _ = build_federation(config.model_copy(update={"calibration": None}))
         if federation is None:
-            return  # the arrays are gone; the config says so
+            return  # the arrays are gone, and the config names no files
         if keep:
             (part / ARRAYS).mkdir()
             for _, place, name in array_files(federation):

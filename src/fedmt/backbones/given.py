@@ -1,7 +1,7 @@
 """A user's own network, handed over in Python as an `nn.Module`: of logits, or of features and then a head.
 
 A config names it as `given:ClassName`. Only the user has the module, so a run with it is loaded and resumed
-in Python, with the module at hand.
+in Python, where the module is given again.
 """
 
 from __future__ import annotations
