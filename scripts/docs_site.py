@@ -7,6 +7,7 @@ link to what is not there is a warning, which `mkdocs build --strict` takes for 
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -75,7 +76,18 @@ def in_site(path: str) -> str:
 def source_page(root: Path, path: str) -> str:
     language = LANGUAGES.get(Path(path).suffix, "text")
     code = (root / path).read_text()
+    if path.endswith(".ipynb"):
+        return "---\nsearch:\n  exclude: true\n---\n\n" + notebook_page(path, code)
     return f"---\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n`````{language}\n{code}\n`````\n"
+
+
+def notebook_page(path: str, text: str) -> str:
+    """The text and the code of a notebook, whose outputs are not kept. Its title is its own."""
+    parts = [f"`{path}`"]
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def links(markdown: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ LAYERS = (
     {"models"},
     {"training"},
     {"reports"},
-    {"engines/flower"},  # Flower's apps are a rim, as the commands are
+    {"engines/flower", "api"},  # Flower's apps and the Python functions are a rim, as the commands are
     {"commands"},
 )
 

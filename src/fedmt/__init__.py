@@ -7,8 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmt.api.result import Result
+    from fedmt.api.training import train
     from fedmt.core.errors import FedmtError
     from fedmt.core.labels import Correspondence, LabelSpace
+    from fedmt.data.arrays import CenterData
     from fedmt.data.center import Center, Federation
     from fedmt.models import Model, load
 
@@ -22,24 +25,30 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 __version__ = "0.1.0"
 __all__ = [
     "Center",
+    "CenterData",
     "Correspondence",
     "Federation",
     "FedmtError",
     "LabelSpace",
     "Model",
+    "Result",
     "__version__",
     "load",
+    "train",
 ]
 
 # Most of these modules import torch, which takes seconds. `fedmt --help` does not need it.
 _HOMES = {
     "Center": "fedmt.data.center",
+    "CenterData": "fedmt.data.arrays",
     "Correspondence": "fedmt.core.labels",
     "Federation": "fedmt.data.center",
     "FedmtError": "fedmt.core.errors",
     "LabelSpace": "fedmt.core.labels",
     "Model": "fedmt.models",
+    "Result": "fedmt.api.result",
     "load": "fedmt.models",
+    "train": "fedmt.api.training",
 }
 
 

@@ -137,7 +137,7 @@ def test_batches_do_not_change_the_answer(tiny_run, test_images, monkeypatch) ->
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (np.zeros((2, 28, 28), dtype=np.float32), "uint8"),
+        (np.full((2, 28, 28), 2, dtype=np.float32), r"values from 2 to 2; expected floats in \[0, 1\]"),
         (np.zeros((28, 28, 3), dtype=np.uint8), "in a list"),
         (np.zeros((2, 5, 28, 28), dtype=np.uint8), "1 or 3 channels"),
         ([], "No images"),

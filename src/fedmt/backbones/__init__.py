@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedmt.backbones import mlp, mobilenet, resnet, small_cnn
 from fedmt.backbones.base import Backbone
 from fedmt.backbones.custom import Builder, custom, not_a_builder
+from fedmt.backbones.given import PREFIX, build_given
 from fedmt.backbones.resnet import pools_by_default
 from fedmt.backbones.weights import load_weights
 from fedmt.core.errors import FedmtError
@@ -53,11 +54,16 @@ def build(
     input: Input,
     weights: Path | None = None,
     max_pool: bool | None = None,
+    given: nn.Module | None = None,
+    head: bool | None = None,
 ) -> nn.Module:
     """A backbone by name, or by a user's `package.module:callable`, from random or published weights.
 
     max_pool: the first max-pool of a ResNet; None skips it for small images.
+    given: the user's own module, where `name` says that there is one. head: whether its outputs are features.
     """
+    if given is not None or name.startswith(PREFIX):
+        return build_given(name, given, classes, input, head)
     found = BACKBONES.find(name, "model.backbone")
     known = found if isinstance(found, Backbone) else Backbone(found, input=input.name)
     takes = {kind.name for kind in type(input).__mro__ if issubclass(kind, Input)}  # tables are vectors, too

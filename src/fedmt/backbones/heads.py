@@ -41,7 +41,7 @@ def add_heads(model: nn.Module, classes: int, sizes: Sequence[int]) -> None:
     if not found:
         raise FedmtError(
             f"model.backbone: found no last nn.Linear of {classes} outputs to put other heads beside, which "
-            "this method needs; use another backbone or method."
+            "this method needs; use another backbone or method, or give a module of features with head=True."
         )
     name, own = found[-1]
     parent, _, child = name.rpartition(".")

@@ -6,6 +6,7 @@ traveling.py   what of it travels to the centers of a run between machines
 presets.py     named settings of whole tables
 variants.py    the same config with another method
 building.py    from a config to the method, the strategy, the federation and the network
+describing.py  the other way: a federation of arrays in memory as the tables of a config
 dumping.py     the resolved config, as a run folder keeps it
 """
 
@@ -19,7 +20,9 @@ from fedmt.config.building import (
     build_strategy,
     build_transforms,
     starting_model,
+    with_held_out,
 )
+from fedmt.config.describing import array_files, data_tables
 from fedmt.config.dumping import dump_config, resolved
 from fedmt.config.parsing import load_config, override, parse_config, read_toml
 from fedmt.config.schema import Config, DeploymentSpec, ModelSpec, config_class
@@ -28,6 +31,7 @@ __all__ = [
     "Config",
     "DeploymentSpec",
     "ModelSpec",
+    "array_files",
     "build_federation",
     "build_method",
     "build_model",
@@ -35,6 +39,7 @@ __all__ = [
     "build_strategy",
     "build_transforms",
     "config_class",
+    "data_tables",
     "dump_config",
     "load_config",
     "override",
@@ -42,4 +47,5 @@ __all__ = [
     "read_toml",
     "resolved",
     "starting_model",
+    "with_held_out",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmt.aggregation import Strategy, Transform
 from fedmt.aggregation.transforms import TransformSpec
@@ -85,28 +85,40 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
         federation, notes = load_federation(
             config.wanted, config.reference, config.centers, config.tests, config.options, vocabulary, at_hand
         )
+    federation, held = with_held_out(federation, config)
+    return federation, (*notes, *held)
+
+
+def with_held_out(federation: Federation, config: Config) -> tuple[Federation, tuple[str, ...]]:
+    """The federation with what its config holds out to calibrate on, and a note about it."""
     if config.calibration is None:
-        return federation, notes
+        return federation, ()
     federation, note = hold_out(federation, config.calibration, config.seed)
-    return federation, (*notes, note)
+    return federation, (note,)
 
 
-def starting_model(config: Config, federation: Federation) -> Classifier:
-    """The model at a run's starting weights, which follow from the seed alone."""
+def starting_model(config: Config, federation: Federation, network: nn.Module | None = None) -> Classifier:
+    """The model at a run's starting weights, which follow from the seed alone.
+
+    network: the module of the user's own, where the config says that one is given; it brings its weights.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return build_model(config, federation)
+        return build_model(config, federation, network)
 
 
-def build_model(config: Config, federation: Federation) -> Classifier:
+def build_model(config: Config, federation: Federation, network: nn.Module | None = None) -> Classifier:
     """The K-class model at its starting weights."""
     spec, input, reference = config.model, federation.input, federation.reference
-    if (spec.normalise or ("imagenet" if spec.weights else "reference")) == "imagenet":
+    by = spec.normalise or ("imagenet" if spec.weights else "reference")
+    if by == "imagenet":
         normalization = input.pretrained_statistics()
+    elif by == "none":
+        normalization = input.identity_statistics
     else:
         normalization = input.statistics(reference.values)
     sizes = [len(space) for space in federation.spaces]
-    model = build_network(config, input, sizes, spec.weights, normalization)
+    model = build_network(config, input, sizes, spec.weights, normalization, network)
     with torch.no_grad():
         found = tuple(model.eval()(input.plain(reference.values[:2])).shape)
     expected = (min(2, len(federation.reference)), len(federation.wanted))
@@ -124,13 +136,15 @@ def build_network(
     sizes: Sequence[int],
     weights: Path | None = None,
     normalization: tuple[Tensor, Tensor] | None = None,
+    network: nn.Module | None = None,
 ) -> Classifier:
     """The network for label spaces of `sizes`, the wanted one first.
 
     weights, normalization: what it starts from; a center, which receives all of it, needs neither.
+    network: as in `starting_model`.
     """
     spec = config.model
-    backbone = build(spec.backbone, sizes[0], input, weights, spec.max_pool)
+    backbone = build(spec.backbone, sizes[0], input, weights, spec.max_pool, network, spec.head)
     model = Classifier(backbone, *(normalization or input.identity_statistics))
     if METHODS.find(config.method["name"], "method.name").heads:
         add_heads(model, sizes[0], sizes[1:])

@@ -36,14 +36,17 @@ class ModelSpec(Section):
     """backbone: a name or 'package.module:callable'. weights: a torchvision weight file to start from.
 
     max_pool: the first max-pool of a ResNet (none: skipped for small images).
-    normalise: by the statistics of the 'reference' center's samples or of 'imagenet' (none: 'imagenet'
-    with a weight file, else 'reference').
+    normalise: by the statistics of the 'reference' center's samples or of 'imagenet', or by 'none' (not set:
+    'imagenet' with a weight file, else 'reference').
+    head: of an nn.Module that is given in Python, whether its outputs are features, to which a linear head is
+    added (not set: where they are not as many as the wanted classes).
     """
 
     backbone: Travels[str] = DEFAULT_INPUT.backbone
     weights: Stays[ConfigPath | None] = None
     max_pool: Travels[bool | None] = None
-    normalise: Stays[Literal["reference", "imagenet"] | None] = None
+    normalise: Stays[Literal["reference", "imagenet", "none"] | None] = None
+    head: Travels[bool | None] = None
 
 
 class DeploymentSpec(Section):

@@ -236,6 +236,25 @@ class Correspondence:
             for name, row in zip(self.coarse, self.matrix.tolist(), strict=True):
                 writer.writerow([name, *(f"{value:.9g}" for value in row)])
 
+    def to_mapping(self) -> dict[str, dict[str, float]]:
+        """The table that `from_mapping` reads; it gives the same matrix, bit for bit.
+
+        The float32 entries of a column need not sum to 1 exactly, and dividing by their sum again could
+        change a last bit. So what is missing is spread over the entries, to each less than half of its last
+        place."""
+        found: dict[str, dict[str, float]] = {}
+        for name, column in zip(self.fine, self.matrix.T, strict=True):
+            values = column.double()
+            missing = 1 - float(values.sum())
+            for j in values.nonzero().flatten().tolist():
+                step = float(torch.nextafter(column[j], torch.tensor(0.0)).double() - values[j])
+                room = 0.49 * abs(step)  # below a power of two, the gap to the next number is the smaller one
+                change = max(-room, min(room, missing))
+                values[j] += change
+                missing -= change
+            found[name] = {c: float(v) for c, v in zip(self.coarse, values, strict=True) if v}
+        return found
+
     def project(self, probabilities: Tensor) -> Tensor:
         """Wanted-space probabilities [..., K] to the center's space [..., J]: `M f`."""
         return project(probabilities, self.matrix.to(probabilities))

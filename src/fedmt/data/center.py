@@ -7,8 +7,10 @@ pseudo-labels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,6 +129,7 @@ class Federation:
 
     held_out: samples of the reference center that are not trained on, to calibrate with.
     elsewhere: centers whose data are on other machines.
+    notes: sentences for the user about the data, which a run shows when it begins.
     """
 
     wanted: LabelSpace
@@ -135,6 +138,7 @@ class Federation:
     tests: tuple[Center, ...] = ()
     held_out: Center | None = None
     elsewhere: tuple[Member, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ordered = sorted(self.centers, key=lambda c: c.name)
@@ -158,6 +162,63 @@ class Federation:
         for name in ("centers", "tests"):
             settled = tuple(_with_input(c, input) for c in getattr(self, name))
             object.__setattr__(self, name, settled)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        wanted: Sequence[str] | LabelSpace | str,
+        reference: Any,
+        centers: Mapping[str, Any],
+        spaces: Mapping[str, Sequence[str]] | None = None,
+        test: Any = None,
+        *,
+        correspondences: Mapping[str, Any] | None = None,
+        input: str | type[Input] | None = None,
+        reference_name: str = "reference",
+        label_column: str = "label",
+    ) -> Federation:
+        """A federation of arrays in memory. All mistakes in it are told in one `FedmtError`.
+
+        wanted: the classes that the model shall tell apart. The space is then called 'wanted'; a
+            `LabelSpace`, or the name of one of `spaces`, gives it another name.
+        reference: the reference center's samples and labels, (x, y).
+        centers: by name, `CenterData`, or the tuple (x, y, space), or (x, y) with labels in the wanted space.
+        spaces: the classes of every other label space, by its name.
+        test: (x, y), or a dictionary of named test sets; each is labeled in the wanted space, unless it is a
+            `CenterData` or tuple that names another.
+        correspondences: by label space, one for all of its centers; a center's own comes first.
+        input: what a sample is, such as 'images'; by default it follows from the arrays.
+        label_column: of data frames that come without labels of their own.
+
+        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], with color last, color
+            first, or grey ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). In place of x and y, a
+            `torch.utils.data.Dataset` of (x, y), or a pandas DataFrame with a column of labels.
+        y: class names, or integers that are positions in the label space.
+
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x, y = rng.random((6, 8, 8)), ["melanoma", "nevus", "keratosis"] * 2
+        >>> Federation.from_arrays(
+        ...     wanted=["melanoma", "nevus", "keratosis"],
+        ...     reference=(x, y),
+        ...     centers={"Berlin": (x, [0, 1, 1, 0, 1, 1], "triage"), "Oslo": (x,)},
+        ...     spaces={"triage": ["malignant", "benign"]},
+        ...     test=(x, y),
+        ... )
+        Federation of images (1, 8, 8), wanted: 'melanoma', 'nevus', 'keratosis'
+          reference: 6 images
+          Berlin: 6 images, labeled in 'triage' (2 classes), M to be estimated
+          Oslo: 6 images without labels
+          test 1: 6 images, labeled in 'wanted' (3 classes)
+        """
+        from fedmt.data.arrays import from_arrays  # which needs this module
+
+        return from_arrays(
+            wanted, reference, centers, spaces, test, correspondences, input, reference_name, label_column
+        )
+
+    def __repr__(self) -> str:
+        return described(self)
 
     @cached_property
     def roster(self) -> Roster:
@@ -196,6 +257,27 @@ class Federation:
             known = member.correspondence
             found[f"elsewhere/{member.name}"] = {} if known is None else {"correspondence": known.matrix}
         return found
+
+
+def described(federation: Federation) -> str:
+    """Who has what, one line per center: what a notebook shows instead of the numbers themselves."""
+    word = federation.input.word
+
+    def line(member: Member) -> str:
+        size = "data elsewhere" if member.size is None else f"{member.size:,} {word}s"
+        if member.space is None:
+            return f"{member.name}: {size} without labels"
+        label = f"labeled in '{member.space.name}' ({len(member.space)} classes)"
+        is_center = member not in federation.tests
+        known = "M given" if member.correspondence is not None else "M to be estimated"
+        matrix = f", {known}" if is_center and member.space != federation.wanted else ""
+        return f"{member.name}: {size}, {label}{matrix}"
+
+    reference = f"{federation.reference.name}: {len(federation.reference):,} {word}s"
+    lines = [reference, *(line(m) for m in (*federation.roster.members, *federation.tests))]
+    shape = federation.input.shape
+    head = f"Federation of {federation.input.name} {shape}, wanted: {listed(federation.wanted)}"
+    return "\n  ".join([head, *lines])
 
 
 def _with_input(center: Center, input: Input) -> Center:

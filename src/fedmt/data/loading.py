@@ -113,29 +113,45 @@ def load_federation(
     held = [
         t
         for number, test in enumerate(tests, 1)
-        for t in tried(partial(_load_test, test, f"test {number}", wanted, options, vocabulary, notes))
+        for t in tried(
+            partial(_load_test, test, test.name or f"test {number}", wanted, options, vocabulary, notes)
+        )
     ]
     if problems:
         raise FedmtError("\n".join(dict.fromkeys(problems)))  # centers may share a correspondence
-    reference_labels = first[0].labels
-    assert reference_labels is not None
-    absent = [c for k, c in enumerate(goal) if not bool((reference_labels == k).any())]
+    federation = complete(goal, first[0], here, held, elsewhere, notes)
+    return federation, tuple(notes)
+
+
+def complete(
+    goal: LabelSpace,
+    reference: Center,
+    centers: Sequence[Center],
+    tests: Sequence[Center],
+    elsewhere: Sequence[Member],
+    notes: list[str],
+) -> Federation:
+    """The federation of these centers, with the tests that follow from theirs; what is odd goes to `notes`.
+
+    Data in files and data in memory both come here, so that the same data are the same federation.
+    """
+    assert reference.labels is not None
+    labels = reference.labels
+    absent = [c for k, c in enumerate(goal) if not bool((labels == k).any())]
     if absent:
         notes.append(
-            f"center '{first[0].name}': no {first[0].input.word} of {listed(absent, 5)}: the reference "
+            f"center '{reference.name}': no {reference.input.word} of {listed(absent, 5)}: the reference "
             "center should show every wanted class, or the model hardly learns it."
         )
-    others: list[Member] = [*here, *elsewhere]
+    others: list[Member] = [*centers, *elsewhere]
     spaces = {goal, *(m.space for m in others)}
     notes += [
         f"{test.name}: no center labels in space '{test.space.name}', so no model answers in it: left out."
-        for test in held
+        for test in tests
         if test.space is not None and test.space not in spaces
     ]
-    derived = _derived_tests(held, others, goal, notes)
-    tests_found = (*held, *derived)
-    federation = Federation(goal, first[0], tuple(here), tests_found, elsewhere=tuple(elsewhere))
-    return federation, tuple(notes)
+    derived = derived_tests(tests, others, goal, notes)
+    return Federation(goal, reference, tuple(centers), (*tests, *derived), elsewhere=tuple(elsewhere))
 
 
 def load_center(
@@ -169,7 +185,7 @@ def _load_test(
     return _read(spec, Member(name, space), options, notes, "test")
 
 
-def _derived_tests(
+def derived_tests(
     tests: Sequence[Center], members: Sequence[Member], goal: LabelSpace, notes: list[str]
 ) -> list[Center]:
     """Tests in the other spaces, from the wanted labels, where a known partition tells them."""

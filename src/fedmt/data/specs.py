@@ -56,10 +56,11 @@ class ReferenceSpec(SourceSpec):
 
 
 class TestSpec(SourceSpec):
-    """Test samples, labelled in `space` (the wanted one if not said)."""
+    """Test samples, labeled in `space` (by default the wanted one). name: 'test' and a number otherwise."""
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
 
+    name: str | None = Field(None, min_length=1)
     space: str | None = None
 
 

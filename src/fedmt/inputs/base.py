@@ -22,6 +22,7 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError
 from fedmt.core.registry import Named
 from fedmt.core.section import Section
+from fedmt.inputs.arrays import as_tensor, count_not_finite
 
 
 class Views(ABC):
@@ -106,6 +107,15 @@ class Input(Named, ABC):
     @abstractmethod
     def of(cls, samples: Tensor, where: str) -> Input:
         """The input that these stored samples [N, ...] are; an error that names `where` if they are none."""
+
+    @classmethod
+    def stored(cls, given: Any, where: str) -> Tensor:
+        """A user's own array, or list of samples, in the stored form [N, ...]. where: begins the errors."""
+        samples = as_tensor(given, where)
+        broken = count_not_finite(samples)
+        if broken:
+            raise FedmtError(f"{where}: {broken:,} of {samples.numel():,} values are NaN or infinite.")
+        return samples.to(cls.dtype).contiguous()
 
     def settled(self, samples: Tensor) -> Input:
         """The input with all that the reference center's samples fix for the whole federation."""

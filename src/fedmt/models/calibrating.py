@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
@@ -16,17 +16,21 @@ from fedmt.runs.folder import RunFolder
 
 
 def calibrate(
-    folder: RunFolder, description: Description, federation: Federation, device: torch.device
+    folder: RunFolder,
+    description: Description,
+    federation: Federation,
+    device: torch.device,
+    network: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Fits and writes the temperature; what it does to the calibration error, for the summary.
 
     The error on the samples that the temperature was fitted on flatters it a little; that on the test samples
-    in the wanted space, if there are any, does not.
+    in the wanted space, if there are any, does not. network: as in `Model`.
     """
     held, state = federation.held_out, folder.load()
     if held is None or held.labels is None or state is None:
         raise FedmtError(f"{folder.path}: nothing was held out to calibrate on, or no round is finished.")
-    model = Model(description, state, device)
+    model = Model(description, state, device, network)
     logits = _log_probabilities(model, held.values)
     temperature = fit_temperature(logits, held.labels)
     found: dict[str, Any] = {"temperature": temperature, "held_out": judged(logits, held.labels, temperature)}

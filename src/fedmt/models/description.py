@@ -30,6 +30,7 @@ class Description:
     """roster: who took part; its label spaces are in the order of the model's heads. tests: the test sets.
 
     input: what a sample is. method: its name and options. rounds: how many there will be.
+    head: of a network that was given in Python, whether a head was added to it.
     calibration: the temperature and how it was found, once the run is finished and if samples were held out.
     """
 
@@ -42,6 +43,7 @@ class Description:
     rounds: int
     batch_norm: str
     calibration: dict[str, Any] | None = None
+    head: bool | None = None
 
     @property
     def wanted(self) -> LabelSpace:
@@ -70,6 +72,7 @@ class Description:
             "centers": [_entry(m) for m in self.roster.members],
             "tests": [{**_entry(t), **self._own_classes(t)} for t in self.tests],
             "calibration": self.calibration,
+            **({} if self.head is None else {"head": self.head}),
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
@@ -130,6 +133,7 @@ class _File(BaseModel):
     centers: list[_Entry]
     tests: list[_Entry]
     calibration: dict[str, Any] | None = None
+    head: bool | None = None
 
     def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
@@ -155,10 +159,17 @@ class _File(BaseModel):
             self.rounds,
             self.batch_norm,
             self.calibration,
+            self.head,
         )
 
 
-def describe(federation: Federation, method: Method, backbone: str, max_pool: bool | None) -> Description:
+def describe(
+    federation: Federation,
+    method: Method,
+    backbone: str,
+    max_pool: bool | None,
+    head: bool | None = None,
+) -> Description:
     """The description of the model that a run of `method` on `federation` makes."""
     options = {name: getattr(method, name) for name in option_names(type(method))}
     return Description(
@@ -170,6 +181,7 @@ def describe(federation: Federation, method: Method, backbone: str, max_pool: bo
         method={"name": METHODS.name_of(type(method)), **options},
         rounds=method.training.rounds,
         batch_norm=method.training.batch_norm,
+        head=head,
     )
 
 

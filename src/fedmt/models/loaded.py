@@ -9,7 +9,7 @@ from typing import Any, overload
 import safetensors
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.engines.device import pick_device
@@ -31,8 +31,15 @@ Top = list[tuple[str, float]]
 class Model:
     """A model and the label spaces it answers in. Made by `fedmt.load`."""
 
-    def __init__(self, description: Description, state: State, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        description: Description,
+        state: State,
+        device: torch.device | None = None,
+        network: nn.Module | None = None,
+    ) -> None:
         self.description = description
+        self._network = network
         self.state = state
         self.device = device or torch.device("cpu")
         self._predictors: dict[str | None, Predictor] = {}
@@ -141,7 +148,8 @@ class Model:
             names = [m.name for m in self.description.roster.members]
             if center is not None and center not in names:
                 raise FedmtError(f"No center '{center}'.{nearest(center, names)} There are {listed(names)}.")
-            self._predictors[center] = assemble(self.description, self.state, center).to(self.device)
+            made = assemble(self.description, self.state, center, self._network)
+            self._predictors[center] = made.to(self.device)
         return self._predictors[center]
 
     def _known(self, space: str | None) -> str:
@@ -168,18 +176,19 @@ def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
     ]
 
 
-def load(path: str | Path, device: str = "auto") -> Model:
+def load(path: str | Path, device: str = "auto", model: nn.Module | None = None) -> Model:
     """The model of a run folder, finished or not (then of its last saved round), or of a file that
     `fedmt export --safetensors` wrote. The training data is not needed.
 
     device: 'auto', 'cpu', 'cuda' or 'cuda:1'.
+    model: the module that the run was trained with, if it was one of your own; its weights do not matter.
     """
     path, where = Path(path), pick_device(device)
     if path.is_file():
         description, state = _from_file(path)
     else:
         description, state = _from_folder(path)
-    return Model(description, state, where)
+    return Model(description, state, where, model)
 
 
 def _from_folder(path: Path) -> tuple[Description, State]:

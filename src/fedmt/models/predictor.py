@@ -94,8 +94,13 @@ class Predictor(nn.Module):
         return matrix
 
 
-def assemble(description: Description, state: State, center: str | None = None) -> Predictor:
-    """The predictor of a state. center: answer by this center's own matrix or head, not by the mean."""
+def assemble(
+    description: Description, state: State, center: str | None = None, network: nn.Module | None = None
+) -> Predictor:
+    """The predictor of a state. center: answer by this center's own matrix or head, not by the mean.
+
+    network: the user's own module, where there is one.
+    """
     roster = description.roster
     if center is not None:
         roster = replace(roster, members=tuple(m for m in roster.members if m.name == center))
@@ -111,7 +116,7 @@ def assemble(description: Description, state: State, center: str | None = None) 
             matrices[space] = torch.stack(given).mean(0)
         else:
             uses[space] = [(_weights(a, state), names.index(space)) for a in answers[space]]
-    networks, parts = _networks(description, uses)
+    networks, parts = _networks(description, uses, network)
     calibration = description.calibration or {}
     predictor = Predictor(
         spaces, networks, parts, matrices, description.input, calibration.get("temperature", 1.0)
@@ -129,11 +134,13 @@ def _weights(answer: Answer, state: State) -> Weights:
 
 
 def _networks(
-    description: Description, uses: Mapping[str, Sequence[tuple[Weights, int]]]
+    description: Description,
+    uses: Mapping[str, Sequence[tuple[Weights, int]]],
+    given: nn.Module | None,
 ) -> tuple[list[nn.Module], dict[str, list[Part]]]:
     """A network for each set of weights below the heads, with every head on it that is used, side by side in
     one last layer; and where in it each space's heads are."""
-    skeleton = _skeleton(description)
+    skeleton = _skeleton(description, given)
     heads = head_keys(skeleton)
     in_heads = frozenset().union(*heads)
     trunks: list[tuple[tuple[int, ...], Weights, list[tuple[Weights, int]]]] = []
@@ -150,11 +157,26 @@ def _networks(
             start = sum(sizes[h] for _, h in taken)
             taken.append((weights, head))
             parts[space].append(Part(number, start, start + sizes[head]))
-    return [_network(description, weights, taken) for _, weights, taken in trunks], parts
+    return [_network(description, weights, taken, given) for _, weights, taken in trunks], parts
 
 
-def _network(description: Description, weights: Weights, taken: Sequence[tuple[Weights, int]]) -> nn.Module:
-    model = _skeleton(description)
+def _network(
+    description: Description,
+    weights: Weights,
+    taken: Sequence[tuple[Weights, int]],
+    given: nn.Module | None,
+) -> nn.Module:
+    try:
+        return _filled(_skeleton(description, given), weights, taken)
+    except (RuntimeError, KeyError):
+        raise FedmtError(
+            f"The saved weights do not fit backbone '{description.backbone}': the network has changed since "
+            "the run began."
+        ) from None
+
+
+def _filled(model: Classifier, weights: Weights, taken: Sequence[tuple[Weights, int]]) -> nn.Module:
+    """The network with its weights, and with the heads that are used side by side in one last layer."""
     found, heads = find_heads(model), head_keys(model)
     if found is not None:
         name, old = found
@@ -170,21 +192,23 @@ def _network(description: Description, weights: Weights, taken: Sequence[tuple[W
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, last)
         weights = tensors
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise FedmtError(
-            f"The saved weights do not fit backbone '{description.backbone}': the network has changed since "
-            "the run began."
-        ) from None
+    model.load_state_dict(weights)
     return model
 
 
-def _skeleton(description: Description) -> Classifier:
+def _skeleton(description: Description, given: nn.Module | None) -> Classifier:
     """The network as it was trained, heads and all, with weights that mean nothing yet."""
     sizes = [len(classes) for classes in description.spaces.values()]
     with torch.random.fork_rng(devices=[]):
-        backbone = build(description.backbone, sizes[0], description.input, None, description.max_pool)
+        backbone = build(
+            description.backbone,
+            sizes[0],
+            description.input,
+            None,
+            description.max_pool,
+            given,
+            description.head,
+        )
         model = Classifier(backbone, *description.input.identity_statistics)
         if description.build_method().heads:
             add_heads(model, sizes[0], sizes[1:])

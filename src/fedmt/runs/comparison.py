@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
+from fedmt.metrics import METRICS
 from fedmt.metrics.comparing import Difference, Verdict, differences, verdict
 from fedmt.runs.evaluation import Evaluation, Predicted
 
@@ -39,6 +40,14 @@ class Comparison:
         """Judged on balanced accuracy in the wanted space."""
         found, samples = self.differences[self.wanted], self.samples[self.wanted]
         return verdict(found, samples, self.first, self.second, self.noun)
+
+    def __repr__(self) -> str:
+        """The verdict, and every difference in words."""
+        lines = [self.verdict.sentence]
+        for space, metrics in self.differences.items():
+            lines.append(f"{space}, {self.samples[space]:,} {self.noun}s:")
+            lines += [f"  {METRICS[name].title}: {found.words()}" for name, found in metrics.items()]
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """differences: `{metric: {space: {"first", "second", "value", "low", "high"}}}`."""

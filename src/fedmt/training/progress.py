@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -40,6 +41,10 @@ class Live:
     @contextmanager
     def watching(self) -> Iterator[Self]:
         """While inside, the display is live and Ctrl-C does not interrupt."""
+        if threading.current_thread() is not threading.main_thread():  # where Ctrl-C never arrives
+            with self._progress:
+                yield self
+            return
         previous = signal.signal(signal.SIGINT, self._interrupt)
         try:
             with self._progress:

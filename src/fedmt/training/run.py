@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 import fedmt
 from fedmt.config import (
@@ -19,6 +20,7 @@ from fedmt.config import (
     build_transforms,
     dump_config,
     starting_model,
+    with_held_out,
 )
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
@@ -76,6 +78,27 @@ def run(
     return run_engine(config, engine, out, resume, observer or Silent(), notes)
 
 
+def run_arrays(
+    config: Config,
+    federation: Federation,
+    out: str | Path,
+    resume: bool = False,
+    observer: Observer | None = None,
+    network: nn.Module | None = None,
+) -> dict[str, Any]:
+    """As `run`, on a federation that is in memory already, which the config describes.
+
+    network: the module of the user's own, where the config says that one is given.
+    """
+    device = pick_device(config.device)
+    if not resume:
+        RunFolder(Path(out)).refuse_if_taken()
+    federation, held = with_held_out(federation, config)
+    engine = build_engine(config, federation, device, network)
+    notes = (*federation.notes, *held)
+    return run_engine(config, engine, out, resume, observer or Silent(), notes, network)
+
+
 def run_engine(
     config: Config,
     engine: LocalEngine,
@@ -83,13 +106,15 @@ def run_engine(
     resume: bool,
     observer: Observer,
     notes: tuple[str, ...],
+    network: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Runs an engine in the folder `out` and returns the summary."""
+    """Runs an engine in the folder `out` and returns the summary. network: as in `run_arrays`."""
     enter(config.metrics, "metrics")  # again: a config may have come from another process
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
-    model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
+    spec = config.model
+    model = describe(engine.federation, engine.method, spec.backbone, spec.max_pool, spec.head)
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
         folder.keep_data(engine.federation.contents())
@@ -110,7 +135,7 @@ def run_engine(
         summary = summarise(config, folder.metrics(), engine.device)
         summary |= evaluation.measured or {}
         if engine.federation.held_out is not None:
-            summary["calibration"] = calibrate(folder, model, engine.federation, engine.device)
+            summary["calibration"] = calibrate(folder, model, engine.federation, engine.device, network)
         folder.write_summary(summary)
     return summary
 
@@ -148,18 +173,20 @@ def _train(
                 folder.save(state)
             trackers.log([record])
             observer.round(record)
-    except Stopped:
+    except (Stopped, KeyboardInterrupt):
         folder.save(state)  # the last finished round may not have been due
         raise
     return state
 
 
-def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:
-    """The engine at the run's starting weights."""
+def build_engine(
+    config: Config, federation: Federation, device: torch.device, network: nn.Module | None = None
+) -> LocalEngine:
+    """The engine at the run's starting weights. network: as in `run_arrays`."""
     return LocalEngine(
         federation,
         build_method(config),
-        starting_model(config, federation),
+        starting_model(config, federation, network),
         config.seed,
         device,
         precision=config.precision,

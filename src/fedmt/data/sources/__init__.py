@@ -26,6 +26,7 @@ SOURCES: Registry[type[Source]] = Registry(
         "cifar100": "fedmt.data.sources.cifar100:Cifar100",
         "fashion_mnist": "fedmt.data.sources.fashion_mnist:FashionMnist",
         "fitzpatrick17k": "fedmt.data.sources.fitzpatrick17k:Fitzpatrick17k",
+        "arrays": "fedmt.data.sources.arrays:Arrays",
         "remote": "fedmt.data.sources.remote:Remote",
     },
     subclass_of(Source, "fedmt.data.sources.base.Source"),

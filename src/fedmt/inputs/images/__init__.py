@@ -4,6 +4,7 @@ shaping.py   how images are brought to one size and number of channels
 decoding.py  image files to one uint8 tensor; dicom.py, what Pillow does not read; cache.py, for sets that do
              not fit in memory
 augment.py   weak and strong views
+arrays.py    arrays in memory to the same tensor
 asking.py    what a trained model is asked about: arrays, pictures, files
 looking.py   what `fedmt init` finds out about images before it writes a config
 """
@@ -28,6 +29,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.core.section import ConfigPath, Section
 from fedmt.inputs.base import Batch, Input, Item, Views
 from fedmt.inputs.images import asking
+from fedmt.inputs.images.arrays import stored_images
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.inputs.images.copies import make_copies
 from fedmt.inputs.images.dicom import Window
@@ -84,6 +86,10 @@ class Images(Input):
             )
         channels, height, width = samples.shape[1:]
         return cls((channels, height, width))
+
+    @classmethod
+    def stored(cls, given: Any, where: str) -> Tensor:
+        return stored_images(given, where)
 
     def mismatch(self, other: Input) -> str:
         return f"{super().mismatch(other)}; set images.size and images.channels so that all agree"

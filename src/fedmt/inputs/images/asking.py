@@ -15,7 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError
+from fedmt.inputs.arrays import as_tensor
 from fedmt.inputs.base import Batch, Item
+from fedmt.inputs.images.arrays import as_uint8
 from fedmt.inputs.images.decoding import picture_pixels, read_image
 from fedmt.inputs.images.dicom import Window
 from fedmt.inputs.images.files import files_below, located, no_images, passed_over
@@ -40,6 +42,8 @@ def batches(images: Images, shape: Shape, window: Window | None = None) -> Itera
     options = ImageOptions((shape[1], shape[2]), shape[0], window=window)
     size = batch_size(shape)
     if isinstance(images, Tensor | np.ndarray) and images.ndim != 2:
+        if images.ndim == 3 and shape[0] == 1 and tuple(images.shape[1:]) == shape[1:]:
+            images = images[:, None]  # grey ones of exactly the model's size, however few
         stack = _channels_first(_uint8(images))
         for part in stack.split(size):
             yield conform(part, options, "images")
@@ -75,15 +79,7 @@ def _one(image: Picture, where: str, options: ImageOptions) -> Tensor:
 
 
 def _uint8(images: Tensor | NDArray[Any], where: str = "images") -> Tensor:
-    pixels = (
-        torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images.cpu()
-    )
-    if pixels.dtype != torch.uint8:
-        raise FedmtError(
-            f"{where}: values of type {pixels.dtype}; expected uint8, 0 to 255. Images in [0, 1] become "
-            "that by (255 * images).round() as uint8."
-        )
-    return pixels
+    return as_uint8(as_tensor(images, where), where)
 
 
 def _channels_first(images: Tensor, where: str = "images") -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, cut, listed
 from fedmt.core.section import Section
+from fedmt.inputs.arrays import as_tensor
 from fedmt.inputs.base import Batch, Input, Item, Views
 from fedmt.inputs.tabular import Frame, FromTable
 from fedmt.inputs.vectors import reading
@@ -68,6 +69,18 @@ class Vectors(Input):
             )
         reading.check_finite(samples, (), where)
         return cls((samples.shape[1],))
+
+    @classmethod
+    def stored(cls, given: Any, where: str) -> Tensor:
+        values = as_tensor(given, where)
+        if values.dim() != 2 or values.is_complex():
+            kind, shape = str(values.dtype).removeprefix("torch."), tuple(values.shape)
+            raise FedmtError(
+                f"{where}: {cls.word}s of shape {shape} and dtype {kind}; expected floats [N, D], one row "
+                f"per {cls.word}."
+            )
+        reading.check_finite(values.float(), (), where)
+        return values.float().contiguous()
 
     def settled(self, samples: Tensor) -> Vectors:
         if self.mean:

@@ -1,0 +1,108 @@
+"""Taking apart what a user has in memory: arrays, a torch Dataset or a data frame, to samples and labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.labels import LabelSpace
+from fedmt.data.frames import is_frame
+from fedmt.data.sampleset import label_positions
+from fedmt.inputs import INPUTS, Input
+
+
+def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
+    """Samples and labels; labels that are None are not there. label_column: of a frame without y."""
+    if isinstance(x, Dataset):
+        if y is not None:
+            raise FedmtError(f"{where}: a Dataset of (x, y) and labels next to it; give one of the two.")
+        return _from_dataset(x, where)
+    if is_frame(x):
+        if isinstance(y, str) and y not in x.columns:
+            raise FedmtError(
+                f"{where}: the frame has no column '{y}'; its columns are {listed(map(str, x.columns))}."
+                f"{nearest(y, map(str, x.columns))}"
+            )
+        column = y if isinstance(y, str) else label_column
+        if column in x.columns and (y is None or isinstance(y, str)):
+            return x.drop(columns=[column]), x[column]
+        return x, y
+    if isinstance(y, str):
+        raise FedmtError(f"{where}: y is the text {y!r}; expected the labels, or a frame with such a column.")
+    return x, y
+
+
+def guessed(x: Any) -> type[Input]:
+    """What the samples are: rows of a frame, vectors [N, D], or images, which have more dimensions."""
+    if is_frame(x):
+        return INPUTS["tables"]
+    dimensions = 1 + np.ndim(x[0]) if isinstance(x, list | tuple) and x else np.ndim(x)
+    return INPUTS["vectors"] if dimensions <= 2 else INPUTS["images"]
+
+
+def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word: str) -> Tensor:
+    """Class names, or integers, as positions in `space`, int64 [count]. word: what a sample is called."""
+    if isinstance(y, Tensor):
+        y = y.detach().cpu().numpy()
+    try:
+        labels = np.asarray(y)
+    except ValueError:
+        raise FedmtError(f"{where}: ragged labels; expected one label for each {word}.") from None
+    if labels.shape != (count,):
+        hint = " Of scores or a one-hot table, take argmax(1)." if labels.ndim == 2 else ""
+        raise FedmtError(f"{where}: {count:,} {word}s but labels of shape {labels.shape}.{hint}")
+    if labels.dtype.kind == "O":
+        missing = [i for i, label in enumerate(labels) if label is None or label != label]
+        if missing:
+            raise FedmtError(
+                f"{where}: {len(missing):,} of {count:,} labels are missing, the first is y[{missing[0]}]; "
+                f"leave these {word}s out, or put them at a center without labels."
+            )
+        if all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in labels):
+            labels = labels.astype(np.int64)
+    if labels.dtype.kind in "iu":
+        outside = np.flatnonzero((labels < 0) | (labels >= len(space)))
+        if outside.size:
+            raise FedmtError(
+                f"{where}: {outside.size:,} of {count:,} labels are outside label space '{space.name}', "
+                f"whose {len(space)} classes are 0 to {len(space) - 1}; the first is y[{outside[0]}] = "
+                f"{labels[outside[0]]}."
+            )
+        return torch.from_numpy(labels.astype(np.int64))
+    names = [label.decode() if isinstance(label, bytes) else label for label in labels.tolist()]
+    if not all(isinstance(name, str) for name in names):
+        kinds = listed(dict.fromkeys(type(name).__name__ for name in names))
+        raise FedmtError(
+            f"{where}: labels of dtype {labels.dtype} ({kinds}); expected class names, or integers from 0 to "
+            f"{len(space) - 1}."
+        )
+    return label_positions(names, space, [f"{where}, y[{i}]" for i in range(count)])
+
+
+def _from_dataset(dataset: Dataset[Any], where: str) -> tuple[Any, Any]:
+    """Every item of a Dataset: (x, y), or x alone."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) <= 2:
+        x, *rest = dataset.tensors
+        return x, rest[0] if rest else None
+    if isinstance(dataset, IterableDataset):
+        items = list(dataset)
+    else:
+        items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
+    if not items:
+        raise FedmtError(f"{where}: the Dataset is empty.")
+    sizes = {len(item) if isinstance(item, tuple | list) else 0 for item in items}
+    if sizes == {0} or sizes == {1}:
+        return [item[0] if sizes == {1} else item for item in items], None
+    if sizes != {2}:
+        raise FedmtError(f"{where}: items of the Dataset have {sorted(sizes)} parts; expected (x, y).")
+    return [x for x, _ in items], [_plain(y) for _, y in items]
+
+
+def _plain(label: Any) -> Any:
+    """A label that is an array without dimensions, as a number."""
+    return label.item() if isinstance(label, Tensor | np.ndarray | np.generic) and label.ndim == 0 else label

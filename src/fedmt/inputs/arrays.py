@@ -1,0 +1,66 @@
+"""Arrays of a user's own, in memory: NumPy, torch or lists, as one tensor, or an error that says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, cut
+
+SHAPES = 3
+"""How many different shapes the error about a ragged array shows."""
+
+
+def as_tensor(given: Any, where: str) -> Tensor:
+    """An array, or a list of equal ones, as a tensor on the CPU. where: begins the errors.
+
+    >>> as_tensor([[1.0, 2.0], [3.0, 4.0]], "center 'Oslo'").shape
+    torch.Size([2, 2])
+    """
+    if isinstance(given, Tensor):
+        return given.detach().cpu()
+    if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+        given = [np.asarray(item.detach().cpu()) if isinstance(item, Tensor) else item for item in given]
+    try:
+        array = np.asarray(given)
+    except ValueError:  # NumPy's word for what is ragged: inhomogeneous
+        raise FedmtError(f"{where}: {_ragged(given)}") from None
+    if array.dtype == object:
+        raise FedmtError(f"{where}: {_ragged(list(array)) if array.ndim else _not_an_array(given)}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except TypeError:
+        raise FedmtError(
+            f"{where}: an array of dtype {array.dtype} and shape {array.shape}; expected numbers."
+        ) from None
+
+
+def count_not_finite(values: Tensor) -> int:
+    """How many of the values are NaN or infinite."""
+    return int((~values.isfinite()).sum()) if values.is_floating_point() else 0
+
+
+def _ragged(given: Any) -> str:
+    shapes = list(dict.fromkeys(str(_shape(item)) for item in given))
+    if len(shapes) < 2:
+        kinds = list(dict.fromkeys(type(item).__name__ for item in given))
+        return f"an object array, with elements of type {cut(kinds, SHAPES)}; expected one array of numbers."
+    return (
+        f"a ragged array: its samples have the shapes {cut(shapes, SHAPES)}; bring all samples to one shape."
+    )
+
+
+def _shape(item: Any) -> Any:
+    try:
+        return tuple(np.shape(item))
+    except ValueError:
+        return "ragged"
+
+
+def _not_an_array(given: Any) -> str:
+    return f"an object of type {type(given).__name__}; expected an array, a tensor or a list of numbers."

@@ -1,0 +1,318 @@
+"""`Federation.from_arrays`: what fits becomes the same federation, and what does not is told, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from fedmt import CenterData, Correspondence, Federation, FedmtError, LabelSpace
+from fedmt.data.sources.arrays import dump_arrays, read_arrays
+
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
+COLOR = RNG.integers(0, 256, (6, 9, 8, 3), dtype=np.uint8)
+ROWS = RNG.normal(size=(6, 4)).astype(np.float32)
+LABELS = ["a", "b", "c"] * 2
+MATRIX = [[1.0, 0.5, 0.0], [0.0, 0.5, 1.0]]
+
+
+def make(x: Any = ROWS, y: Any = LABELS, **options: Any) -> Federation:
+    centers = {"Oslo": (x,)}
+    return Federation.from_arrays(
+        **{"wanted": ["a", "b", "c"], "reference": (x, y), "centers": centers, **options}
+    )
+
+
+class Listed(Dataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.items[i]
+
+
+class Streamed(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(zip(ROWS, LABELS, strict=True))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        COLOR,
+        COLOR.transpose(0, 3, 1, 2),
+        torch.from_numpy(COLOR),
+        torch.from_numpy(COLOR).permute(0, 3, 1, 2),
+        COLOR / 255,
+        (COLOR / 255).astype(np.float32),
+        torch.from_numpy(COLOR) / 255,
+        list(COLOR),
+        list(torch.from_numpy(COLOR)),
+        [Image.fromarray(image) for image in COLOR],
+    ],
+)
+def test_every_form_of_images_is_stored_alike(x: Any) -> None:
+    federation = make(x)
+    assert federation.input.name == "images" and federation.input.shape == (3, 9, 8)
+    assert torch.equal(federation.reference.values, torch.from_numpy(COLOR).permute(0, 3, 1, 2))
+
+
+def test_grey_images_need_no_channel() -> None:
+    assert make(GREY).input.shape == make(GREY[..., None]).input.shape == (1, 9, 8)
+
+
+@pytest.mark.parametrize(
+    "x", [ROWS, ROWS.astype(np.float64), torch.from_numpy(ROWS), ROWS.tolist(), ROWS.astype(">f4")]
+)
+def test_every_form_of_vectors_is_stored_alike(x: Any) -> None:
+    federation = make(x)
+    assert federation.input.name == "vectors" and torch.equal(
+        federation.reference.values, torch.from_numpy(ROWS)
+    )
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        LABELS,
+        [0, 1, 2, 0, 1, 2],
+        np.array(LABELS),
+        np.array(LABELS, dtype="S"),
+        torch.tensor([0, 1, 2, 0, 1, 2]),
+        np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8),
+        pd.Series(LABELS),
+        pd.Series(LABELS, dtype="category"),
+        np.array(LABELS, dtype=object),
+    ],
+)
+def test_labels_are_names_or_positions(y: Any) -> None:
+    labels = make(y=y).reference.labels
+    assert labels is not None and labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Listed(list(zip(ROWS, LABELS, strict=True))),
+        Listed([(torch.from_numpy(x), torch.tensor(i % 3)) for i, x in enumerate(ROWS)]),
+        Streamed(),
+        TensorDataset(torch.from_numpy(ROWS), torch.arange(6) % 3),
+        CenterData(Listed(list(zip(ROWS, LABELS, strict=True)))),
+        pd.DataFrame(ROWS, columns=list("wxyz")).assign(label=LABELS),
+        (pd.DataFrame(ROWS, columns=list("wxyz")).assign(diagnosis=LABELS), "diagnosis"),
+        (pd.DataFrame(ROWS, columns=list("wxyz")), LABELS),
+    ],
+)
+def test_datasets_and_frames(data: Any) -> None:
+    kind = "vectors"  # without it, a frame is a table, which is standardized by all centers' statistics
+    federation = make(reference=data, centers={"Bonn": data}, input=kind)
+    for center in (federation.reference, federation.centers[0]):
+        assert center.labels is not None and center.labels.tolist() == [0, 1, 2, 0, 1, 2]
+        assert torch.equal(center.values, torch.from_numpy(ROWS))
+
+
+def test_a_dataset_without_labels() -> None:
+    for data in (Listed(list(ROWS)), TensorDataset(torch.from_numpy(ROWS))):
+        assert make(centers={"Oslo": data}).centers[0].labels is None
+
+
+def test_tables_are_encoded_by_the_statistics_of_the_centers() -> None:
+    reference = pd.DataFrame(
+        {"age": [40.0, 60.0], "sex": ["f", "m"], "code": pd.Categorical([1, 2]), "label": ["a", "b"]}
+    )
+    oslo = pd.DataFrame({"age": [80.0, np.nan], "sex": ["x", "m"], "code": pd.Categorical([2, 2])})
+    federation = make(reference=reference, centers={"Oslo": oslo})
+    assert federation.input.name == "tables"
+    expected = ("age", "age is missing", "sex = f", "sex = m", "sex = x", "code = 1", "code = 2")
+    assert federation.input.columns == expected  # type: ignore[attr-defined]
+    values = np.array([40.0, 60.0, 80.0])
+    found = federation.reference.values[:, 0].numpy()
+    np.testing.assert_allclose(found, (values[:2] - values.mean()) / values.std(), rtol=1e-6)
+
+
+def test_spaces_correspondences_and_named_tests() -> None:
+    two = LabelSpace("two", ["p", "q"])
+    own = Correspondence(MATRIX, LabelSpace("wanted", ["a", "b", "c"]), two)
+    y = ["p", "q"] * 3
+    federation = make(
+        centers={
+            "by matrix": CenterData(ROWS, y, "two", np.array(MATRIX)),
+            "by object": CenterData(ROWS, y, two, own),
+            "by table": CenterData(ROWS, y, "two", {"a": "p", "b": {"p": 0.5, "q": 0.5}, "c": "q"}),
+            "by space": (ROWS, y, "two"),
+            "wanted": (ROWS, LABELS),
+        },
+        spaces={"two": ["p", "q"], "three": ["x"]},
+        correspondences={"two": MATRIX},
+        test={"here": (ROWS, LABELS), "there": CenterData(ROWS, y, "two"), "odd": (ROWS, [0] * 6, "three")},
+    )
+    assert [c.correspondence for c in federation.centers if c.space == two] == [own] * 4
+    assert [t.name for t in federation.tests] == ["here", "there", "odd"]
+    assert federation.notes == (
+        "odd: no center labels in space 'three', so no model answers in it: left out.",
+    )
+
+
+BROKEN = ROWS.copy()
+BROKEN[1, 2] = np.nan
+BROKEN[4, 2] = np.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"x": [[1.0, 2.0], [3.0]]},
+            r"center 'reference': a ragged array: its samples have the shapes \(2,\), \(1,\)",
+        ),
+        ({"x": np.array([ROWS[0], ROWS[1, :2]], dtype=object)}, "a ragged array"),
+        ({"x": np.array([["x", {}]], dtype=object)}, "an object array, with elements of type"),
+        ({"x": np.array([["x", "y"]])}, r"dtype <U1 and shape \(1, 2\); expected numbers"),
+        ({"x": object()}, "an object of type object; expected an array"),
+        (
+            {"x": BROKEN},
+            "center 'reference': 2 values are missing, NaN or infinite, the first on row 1: 2 in column 2",
+        ),
+        ({"x": ROWS[0]}, r"vectors of shape \(4,\) and dtype float32; expected floats \[N, D\]"),
+        (
+            {"x": np.full((6, 8, 8), 1.5)},
+            r"dtype float64 with values from 1.5 to 1.5; expected floats in \[0, 1\]",
+        ),
+        ({"x": np.full((6, 8, 8), np.nan)}, "384 of the 384 values of its images are NaN or infinite"),
+        ({"x": GREY.astype(np.int32)}, r"dtype int32 and shape \(6, 1, 9, 8\); expected uint8"),
+        (
+            {"x": np.zeros((6, 4, 9, 8), np.uint8)},
+            r"shape \(6, 4, 9, 8\) and dtype uint8; expected \[N, H, W, C\]",
+        ),
+        ({"x": np.zeros((6, 3, 9, 3), np.uint8)}, r"could be \[N, H, W, C\] or \[N, C, H, W\]"),
+        ({"x": ROWS[:0], "y": []}, "Center 'reference' is empty"),
+        ({"y": [*LABELS[:5], "d"]}, r"center 'reference', y\[5\]: label 'd' is not in label space 'wanted'"),
+        (
+            {"y": [0, 1, 2, 3, 4, -1]},
+            r"3 of 6 labels are outside label space 'wanted', .* the first is y\[3\] = 3",
+        ),
+        ({"y": LABELS[:4]}, r"6 vectors but labels of shape \(4,\)"),
+        ({"y": np.eye(6)}, r"labels of shape \(6, 6\). Of scores or a one-hot table, take argmax"),
+        (
+            {"y": [0.0, 1.0] * 3},
+            r"labels of dtype float64 \('float'\); expected class names, or integers from 0 to 2",
+        ),
+        ({"y": ["a", None] * 3}, r"3 of 6 labels are missing, the first is y\[1\]"),
+        ({"y": "diagnosis"}, "y is the text 'diagnosis'; expected the labels"),
+        ({"y": None}, "the reference center needs labels"),
+        ({"reference": (ROWS, LABELS, "two", 1)}, r"a tuple of 4; expected \(x, y, space\)"),
+        ({"centers": []}, "centers: expected a dictionary of at least one center"),
+        (
+            {"centers": {"Bonn": (ROWS, LABELS, "tow")}},
+            "center 'Bonn': label space 'tow' is not in `spaces`. Did you mean 'two'",
+        ),
+        (
+            {"centers": {"Bonn": CenterData(ROWS, space="two")}},
+            "center 'Bonn' has a label space but no labels",
+        ),
+        (
+            {"centers": {"Bonn": (ROWS[:, :3],)}},
+            r"center 'Bonn': vectors of shape \(3,\), but the reference center has \(4,\)",
+        ),
+        ({"centers": {"Bonn": (GREY,)}}, r"center 'Bonn': vectors of shape \(6, 9, 8\) and dtype uint8"),
+        ({"centers": {"Bonn": (ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}}, "a tuple of 4"),
+        (
+            {"centers": {"Bonn": CenterData(ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}},
+            "Bonn': correspondence 'wanted' -> 'two': the matrix is 2 x 2, expected 2 x 3",
+        ),
+        (
+            {"centers": {"Bonn": CenterData(ROWS, LABELS, None, MATRIX)}},
+            "labels in the wanted space 'wanted' and needs no corr",
+        ),
+        ({"centers": {3: (ROWS,)}}, "center '3': its name is 3; expected text"),
+        (
+            {"centers": {"Bonn": pd.DataFrame(ROWS)}},
+            "center 'reference': arrays, but center 'Bonn' has a data frame",
+        ),
+        ({"reference": (pd.DataFrame(ROWS), "diagnosis")}, "the frame has no column 'diagnosis'"),
+        ({"reference": Listed([])}, "the Dataset is empty"),
+        ({"reference": Listed([(1, 2, 3)])}, r"items of the Dataset have \[3\] parts; expected \(x, y\)"),
+        ({"reference": (Streamed(), LABELS)}, r"a Dataset of \(x, y\) and labels next to it"),
+        ({"wanted": "for"}, "wanted: label space 'for' is not in `spaces`"),
+        ({"test": (ROWS,)}, "test 'test 1': a test needs labels"),
+        ({"input": "image"}, "input: no input 'image'. Did you mean 'images'"),
+    ],
+)
+def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedmtError, match=message):
+        make(**{"spaces": {"two": ["p", "q"]}, **options})
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(FedmtError) as caught:
+        make(
+            BROKEN, centers={"Bonn": (ROWS, LABELS, "two"), "Kiel": (ROWS, [9] * 6)}, test=(ROWS, LABELS[:2])
+        )
+    said = str(caught.value).splitlines()
+    assert sorted(line.split(":")[0] for line in said) == [
+        "center 'Bonn'",
+        "center 'Kiel'",
+        "center 'reference'",
+        "test 'test 1'",
+    ]
+
+
+def test_frames_whose_columns_differ_are_listed() -> None:
+    one = pd.DataFrame({"age": [1.5, 2.5], "sex": ["f", "m"], "label": ["a", "b"]})
+    with pytest.raises(FedmtError) as caught:
+        make(reference=one, centers={"Bonn": one.rename(columns={"age": "years"})})
+    assert (
+        "column 'age' differs between the centers (center 'reference': numeric, center 'Bonn': not there)"
+        in str(caught.value)
+    )
+    with pytest.raises(
+        FedmtError, match=r"test 'test 1', row 1: column 'sex' has 'x', which the schema does not know"
+    ):
+        make(reference=one, centers={"Bonn": one}, test=one.assign(sex=["f", "x"]))
+
+
+def test_files_of_arrays(tmp_path: Path) -> None:
+    """Exactly what was kept comes back, and other files are refused."""
+    reference = make().reference
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(dump_arrays(reference))
+    found = read_arrays(path, reference.space)
+    assert torch.equal(found.samples, reference.values) and found.input == reference.input
+    assert torch.equal(found.labels["wanted"], reference.labels)
+    with pytest.raises(FedmtError, match="no labels in label space 'two'"):
+        read_arrays(path, LabelSpace("two", ["p"]))
+    with pytest.raises(FedmtError, match=r"no such file.*moved"):
+        read_arrays(tmp_path / "b.safetensors", None)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(FedmtError, match="damaged"):
+        read_arrays(path, None)
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda rows: st.lists(
+            st.lists(st.floats(0, 1, width=32), min_size=rows, max_size=rows).filter(lambda c: sum(c) > 0.01),
+            min_size=1,
+            max_size=4,
+        )
+    )
+)
+def test_a_correspondence_survives_as_a_table(columns: list[list[float]]) -> None:
+    """Written into a config and read again, it is the same matrix, to the last bit."""
+    matrix = torch.tensor(columns, dtype=torch.float64).T
+    fine = LabelSpace("fine", [f"f{k}" for k in range(matrix.shape[1])])
+    coarse = LabelSpace("coarse", [f"c{j}" for j in range(matrix.shape[0])])
+    one = Correspondence(matrix / matrix.sum(0), fine, coarse)
+    assert Correspondence.from_mapping(fine, coarse, one.to_mapping()) == one
