@@ -129,16 +129,16 @@ class Result:
             raise FedmtError(f"{self.path}: the run is not finished, so its model was not evaluated yet.")
         return found
 
-    def compare(self, other: Result, metrics: list[str] | None = None) -> Comparison:
+    def compare(self, other: Result) -> Comparison:
         """The difference of every metric, this result minus the other, on the same test samples.
 
-        Each has a 95% interval by a paired bootstrap. metrics: names; by default all.
+        Each has a 95% interval by a paired bootstrap.
         """
         if not isinstance(other, Result):
             raise FedmtError(f"compare: an object of type {type(other).__name__}; expected a fedmt.Result.")
         own, theirs = self._label(other)
         sides = {own: self._evaluation}, {theirs: other._evaluation}
-        return compare(*sides, metrics=metrics, noun=f"test {self.model.input.word}")
+        return compare(*sides, noun=f"test {self.model.input.word}")
 
     def _label(self, other: Result) -> tuple[str, str]:
         """What the two are called: by their methods, or by their folders where these are the same."""
