@@ -80,10 +80,18 @@ def labeled(x: pd.DataFrame, y: np.ndarray) -> pd.DataFrame:
     return x.assign(label=np.array(WANTED)[y])
 
 
+def sentences(count: int, seed: int) -> tuple[list[str], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 3
+    words = ["dark irregular border", "round even brown", "rough waxy stuck"]
+    return [f"lesion {rng.integers(99)} {words[k]}" for k in y], y
+
+
 KINDS = {
     "images": (pictures, lambda x, y: (x, y), "small_cnn"),
     "vectors": (points, lambda x, y: (torch.from_numpy(x), [WANTED[k] for k in y]), "mlp"),
     "a DataFrame": (frames, labeled, "mlp"),
+    "texts": (sentences, lambda x, y: (x, y), "linear"),
     "a Dataset": (points, Items, "linear"),
     "a TensorDataset": (
         pictures,

@@ -38,9 +38,11 @@ def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
 
 
 def guessed(x: Any) -> type[Input]:
-    """What the samples are: rows of a frame, vectors [N, D], or images, which have more dimensions."""
+    """What the samples are: rows of a frame, texts, vectors [N, D], or images, which have more dimensions."""
     if is_frame(x):
         return INPUTS["tables"]
+    if hasattr(x, "__iter__") and isinstance(next(iter(x), None), str):
+        return INPUTS["text"]
     dimensions = 1 + np.ndim(x[0]) if isinstance(x, list | tuple) and x else np.ndim(x)
     return INPUTS["vectors"] if dimensions <= 2 else INPUTS["images"]
 
