@@ -28,7 +28,7 @@ COLUMN = "text"
 
 DEVIATION = 0.125
 """What a network's input is divided by, so that its L2 norm is 8, not 1. With 1, a linear network learned too
-slowly at the default learning rate; between 4 and 16 there was little difference (TREC, held-out questions)."""
+slowly at the default learning rate; from 4 to 16 there was little difference (TREC, held-out questions)."""
 
 
 class TextSpec(Section):
