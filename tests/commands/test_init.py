@@ -608,3 +608,42 @@ def test_texts_and_images_do_not_mix(tmp_path: Path) -> None:
     with pytest.raises(FedmtError, match="'a' have a column of texts, but 'b' have none"):
         command_line(tmp_path, [], [], "a", None, out, False, False, make_console())
     assert not out.exists()
+
+
+def test_tables_and_texts_are_grouped_too(tmp_path: Path, command) -> None:
+    """Identifiers are neither features nor labels; a column that names groups at one center does at all."""
+    for name, count, header in (
+        ("reference", 24, "patient_id,visit,age,mood,text,diagnosis"),
+        ("bonn", 24, "patient_id,visit,age,mood,text,finding"),
+        ("test", 12, "patient_id,visit,age,mood,text,diagnosis"),
+    ):
+        # At the test each patient is there once, and all of them are at Bonn too.
+        patients = [f"{name[0]}{i // 2}" if name != "test" else f"b{i}" for i in range(count)]
+        for kind in ("rows", "texts"):
+            titles = [t for t in header.split(",") if kind == "texts" or t != "text"]
+            lines = [",".join(titles)]
+            for i, patient in enumerate(patients):
+                label = ("a", "b", "c")[i % 3] if "diagnosis" in header else ("a", "rest")[i % 3 > 0]
+                cells = {
+                    "patient_id": patient,
+                    "visit": i % 2 + 1,
+                    "age": 20 + i * 7 % 61,
+                    "mood": "xyz"[i % 3],
+                }
+                cells["text"] = f"word{i} and more"
+                lines.append(",".join(str(cells.get(title, label)) for title in titles))
+            (tmp_path / kind).mkdir(exist_ok=True)
+            (tmp_path / kind / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    for kind in ("rows", "texts"):
+        out = tmp_path / kind / "federation.toml"
+        status, _, error = command("init", tmp_path / kind, "--out", out)
+        assert status == 0, error
+        config = tomllib.loads(out.read_text())
+        places = [config["reference"], *config["centers"], *config["tests"]]
+        assert [place["group_column"] for place in places] == ["patient_id"] * 3
+        assert set(config["spaces"]) == {"diagnosis", "finding"}
+        status, printed, error = command("check", out)
+        assert status == 0, error
+        assert "test 1: of its 12 groups some are also trained on" in printed and "12 at 'bonn'" in printed
+    names = [c["name"] for c in tomllib.loads((tmp_path / "rows/schema.toml").read_text())["columns"]]
+    assert names == ["age", "mood"]

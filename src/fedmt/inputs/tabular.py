@@ -79,13 +79,17 @@ class Frame:
         return cells.dtype != object or all(cell in MISSING or is_number(cell) for cell in cells)
 
     def chosen(self, patterns: Sequence[str] | str | None, aside: Collection[str] = ()) -> list[str]:
-        """The columns that names or patterns such as 'emb_*' choose, each once; by default all that are not
-        `aside`."""
+        """The columns that names or patterns such as 'emb_*' choose, each once; by default all. Those `aside`
+        are never among them."""
         if patterns is None:
             return [name for name in self.columns if name not in aside]
         found: dict[str, None] = {}
         for pattern in [patterns] if isinstance(patterns, str) else patterns:
-            own = [name for name in self.columns if fnmatchcase(name, pattern)]
+            if pattern in aside:
+                raise FedmtError(
+                    f"{self.name}: column '{pattern}' holds labels or groups, so it cannot be a feature too."
+                )
+            own = [name for name in self.columns if fnmatchcase(name, pattern) and name not in aside]
             if pattern in self.columns:  # its name may have brackets, which a pattern reads otherwise
                 own = [pattern]
             elif not own:

@@ -164,7 +164,8 @@ def _write_schema(plan: Plan, path: Path, force: bool, console: Console) -> None
         names = [column.name for column in schema.columns if column.type == kind]
         if names:
             console.print(f"{kind.capitalize()} columns: {listed(names, 20)}.", soft_wrap=True)
-    tell_identifiers(parts, console)
+    members = (plan.reference, *plan.centers)
+    tell_identifiers(parts, console, dict.fromkeys(t for m in members for t in m.found.identifiers))
     console.print(f"Written: {path}, how rows become vectors. Correct what was misread.", soft_wrap=True)
 
 

@@ -181,10 +181,10 @@ def _source(member: Member, folder: Path) -> list[str]:
         lines.append(f"image_column = {_quoted(found.image_column)}")
         if member.column is not None:
             lines.append(f"label_column = {_quoted(member.column)}")
-        if found.group_column is not None:
-            lines.append(f"group_column = {_quoted(found.group_column)}   # never separated by a split")
         if found.root is not None:
             lines.append(f"root = {_quoted(_relative(found.root, folder))}")
+    if found.group_column is not None:
+        lines.append(f"group_column = {_quoted(found.group_column)}   # never separated by a split")
     return lines + [_comment(f"{note}.") for note in found.notes]
 
 
@@ -197,10 +197,10 @@ def _tables(plan: Plan) -> str:
 
 
 def statistics_of(plan: Plan) -> list[Statistics]:
-    """Of each center's table. Columns that may be labels anywhere are features nowhere."""
+    """Of each center's table. Columns that may be labels or identifiers anywhere are features nowhere."""
     members = (plan.reference, *plan.centers)
-    labels = {column for member in members for column in member.found.columns}
-    return [Statistics.of(read_frame(m.found.path), m.found.name, labels) for m in members]
+    aside = {name for m in members for name in (*m.found.columns, *m.found.identifiers)}
+    return [Statistics.of(read_frame(m.found.path), m.found.name, aside) for m in members]
 
 
 def _all(plan: Plan) -> list[Found]:
