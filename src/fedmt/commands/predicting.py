@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedmt.commands.steps import SAMPLES
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Item
 from fedmt.models.loaded import Model, Top, best, load
@@ -73,6 +74,8 @@ def command_line(
     top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
     if center is not None:
         model.check_center(name, center)
+    if any(path.name == SAMPLES and not path.exists() for path in inputs):
+        raise FedmtError(f"{SAMPLES} stands for your own files: name the {model.input.word}s to predict.")
     notes: list[str] = []
     files = model.input.find(inputs, column, notes)
     if out is not None:

@@ -33,18 +33,19 @@ def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
 
 
 def _head(plan: Plan) -> str:
-    kind = 'input = "text"\n' if are_texts(_all(plan)) else 'input = "tables"\n' if plan.is_table else ""
+    inputs = {"texts": "text", "rows": "tables", "vectors": "vectors"}
+    kind = f'input = "{inputs[plan.word]}"\n' if plan.word in inputs else ""
     return (
         "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
         "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
         f"{kind}seed = 0\n"
-        f"wanted = {_quoted(plan.wanted)}   # the label space that the model shall predict in"
+        f"wanted = {_quoted(plan.wanted)}   # the label space that the model predicts in"
     )
 
 
 def _spaces(plan: Plan) -> str:
     lines = [
-        "# Names of the classes, as they stand in the data. Centers with the same names share a space.",
+        "# Names of the classes, as they are written in the data. Centers with the same names share a space.",
         "[spaces]",
     ]
     for name, classes in plan.spaces.items():
@@ -117,7 +118,7 @@ def _reference(plan: Plan, folder: Path) -> str:
     others = [c for c in label_columns(found) if c != plan.reference.column]
     lines = [
         _comment(
-            f"The reference center ({plan.reason}): {found.images} {plan.word} labelled in '{plan.wanted}'."
+            f"The reference center ({plan.reason}): {found.images} {plan.word} labeled in '{plan.wanted}'."
         ),
         "[reference]",
         f"name = {_quoted(found.name)}",
@@ -155,13 +156,14 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
         sources = {
             "rows": ("table", "test.csv"),
             "texts": ("text", "test.csv"),
+            "vectors": ("npz", "test.npz"),
             "images": ("folder", "test/"),
         }
         source, path = sources[plan.word]
         yield (
             "# There is no test set, and without one no accuracy is reported. To have it, set some "
             f"{plan.word}\n"
-            "# aside that no center trains on, labelled in the wanted space:\n"
+            "# aside that no center trains on, labeled in the wanted space:\n"
             "# [[tests]]\n"
             f'# source = "{source}"\n'
             f'# path = "{path}"'
@@ -190,7 +192,7 @@ def _source(member: Member, folder: Path) -> list[str]:
 
 def _tables(plan: Plan) -> str:
     return (
-        "# How rows become vectors: numbers, categories and missing values, by statistics of all centers.\n"
+        "# How rows become vectors: numbers, categories and missing values, from statistics of all centers.\n"
         "# `fedmt schema` on this file makes it again.\n"
         '[tables]\nschema = "schema.toml"'
     )
@@ -212,6 +214,9 @@ def _input(plan: Plan) -> str:
     if plan.is_table:
         return _tables(plan)
     found = _all(plan)
+    if plan.word == "vectors":
+        array = found[0].array or "vectors"
+        return f"# The name of the vectors in each archive.\n[vectors]\narray = {_quoted(array)}"
     return text_table(found) if are_texts(found) else images_table([f.seen for f in found])
 
 

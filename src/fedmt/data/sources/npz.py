@@ -44,7 +44,7 @@ def read_npz(
     path = Path(path)
     arrays = _load(path)
     if "images" not in arrays:
-        raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(arrays) or 'none'}.")
+        raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(_names(path)) or 'none'}.")
     images = _channels_first(arrays["images"], path)
     if "labels" not in arrays or not labelled:
         return SampleSet(conform(images, options, str(path)))
@@ -73,6 +73,16 @@ def read_vectors(
             "names another one."
         )
     positions, space = _labels(arrays, len(vectors), "vector", labels or path, space)
+    return SampleSet(vectors, {space.name: positions}, {space.name: space}, input=Vectors)
+
+
+def read_labeled_vectors(path: Path, array: str) -> SampleSet:
+    """An archive whose label space is not known yet: that of its labels, if it has any."""
+    arrays = load_arrays(path, array)
+    vectors = array_2d(arrays[array], f"{path}, '{array}'")
+    if "labels" not in arrays:
+        return SampleSet(vectors, input=Vectors)
+    positions, space = _labels(arrays, len(vectors), "vector", path, None)
     return SampleSet(vectors, {space.name: positions}, {space.name: space}, input=Vectors)
 
 
@@ -124,6 +134,12 @@ def _load(path: Path) -> dict[str, Array]:
         if "pickle" in str(error).lower():
             error = ValueError("it is no archive, or holds Python objects, which are not loaded")
         raise FedmtError(f"{path}: cannot read the archive: {error}. Write it with numpy.savez.") from None
+
+
+def _names(path: Path) -> list[str]:
+    """Of all arrays of an archive that could be read."""
+    with np.load(path, allow_pickle=False) as archive:
+        return list(archive.files)
 
 
 def _channels_first(images: Array, path: Path) -> Tensor:

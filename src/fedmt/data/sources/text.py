@@ -13,8 +13,8 @@ from fedmt.data.groups import group_numbers
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
 from fedmt.inputs.rows import table_rows
-from fedmt.inputs.text import COLUMN, Text, TextSpec
-from fedmt.inputs.text.asking import NO_WORDS
+from fedmt.inputs.text import Text, TextSpec
+from fedmt.inputs.text.asking import COLUMN, NO_WORDS
 
 SNIPPET = 300
 """Number of characters of a text that a report shows."""
