@@ -315,15 +315,15 @@ def look_at_rows(name: str, path: Path) -> Found:
     able = [title for title in text if title not in identifying and _is_label(text[title])]
     called = [title for title in able if _likelihood(title) == 0]
     columns = called or [t for t in able if _likelihood(t) == 1 and not frame.is_numeric(t)][-1:]
-    telling = tuple(t for t in able if t not in columns and _is_telling(text[t], text, columns))
-    columns = [*columns, *telling]
-    ranked = sorted(columns, key=lambda t: -len(set(text[t])))
+    others = [t for t in able if t not in columns and not any("." in cell for cell in text[t])]  # no measures
+    telling = tuple(t for t in others if _is_telling(text[t], text, columns))
+    ranked = [t for some in (columns, telling) for t in sorted(some, key=lambda t: -len(set(text[t])))]
     if len(text) - len(ranked) - len(identifying) < 1:
         raise FedmtError(f"{path}: this table has no columns of features next to its labels.")
     labels = {title: [*map(class_name, text[title])] for title in ranked}
     notes = () if group_column(text) else tuple(_gaps(text))
     found = Found(name, path, "table", len(frame), labels, notes=notes, identifiers=identifying)
-    features = tuple(t for t in text if t not in columns and t not in identifying)
+    features = tuple(t for t in text if t not in ranked and t not in identifying)
     return _grouped(replace(found, telling=telling, features=features), text)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -191,18 +192,27 @@ def _source(member: Member, folder: Path) -> list[str]:
 
 
 def _tables(plan: Plan) -> str:
+    members = (plan.reference, *plan.centers)
+    said = {name for m in members for name in (m.column, m.found.group_column)}  # in the config itself
+    ignored = [word for name in sorted(_aside(plan) - said) for word in ("--ignore", name)]
+    again = shlex.join(["fedmt", "schema", "federation.toml", *ignored, "--force"])
     return (
         "# How rows become vectors: numbers, categories and missing values, from statistics of all centers.\n"
-        "# `fedmt schema` on this file makes it again.\n"
-        '[tables]\nschema = "schema.toml"'
+        + _comment(f"To make it again: {again}")
+        + '\n[tables]\nschema = "schema.toml"'
     )
 
 
 def statistics_of(plan: Plan) -> list[Statistics]:
     """Of each center's table. Columns that may be labels or identifiers anywhere are features nowhere."""
+    aside = _aside(plan)
     members = (plan.reference, *plan.centers)
-    aside = {name for m in members for name in (*m.found.columns, *m.found.identifiers)}
     return [Statistics.of(read_frame(m.found.path), m.found.name, aside) for m in members]
+
+
+def _aside(plan: Plan) -> set[str]:
+    members = (plan.reference, *plan.centers)
+    return {name for m in members for name in (*m.found.columns, *m.found.identifiers)}
 
 
 def _all(plan: Plan) -> list[Found]:
