@@ -688,7 +688,7 @@ def test_one_table_of_all_centers_is_split_by_a_column(tmp_path: Path, command) 
     [
         ("Sites", "no column 'Sites'; the columns are"),
         ("row", "column 'row' has 4 different values in 4 rows ('1', '2', '3' and 1 more); expected one for"),
-        ("gap", "all.csv, line 3: the column 'gap' is empty (1 rows in all), so the row is of no center"),
+        ("gap", "all.csv, line 3: the column 'gap' is empty, so it is not known whose it is; fill it in"),
         ("twin", "the centers 'a/b', 'A?b' in column 'twin' would be one file"),
     ],
 )

@@ -57,7 +57,7 @@ def test_empty_labels_and_groups_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(FedmtError) as error:
         read_source(spec, VectorSpec(), KIND, "center 'a'")
     said = str(error.value)
-    assert "a.csv, line 4: the column 'label' is empty (1 rows in all)" in said
-    assert "a.csv, line 3: the column 'patient' is empty (2 rows in all)" in said
+    assert "a.csv, line 4: the column 'label' is empty; fill it in" in said
+    assert "a.csv, line 3: the column 'patient' is empty, as in 1 more row; fill" in said
     with pytest.raises(FedmtError, match=r"no column 'patients'.*Did you mean 'patient'"):
         read_source(spec.model_copy(update={"group_column": "patients"}), VectorSpec(), KIND, "center 'a'")

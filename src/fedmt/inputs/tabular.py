@@ -106,6 +106,11 @@ class FromTable(Section):
         """The rows as stored samples. aside: columns that are no features: labels, groups."""
 
 
+def also(count: int) -> str:
+    """After a place that has a problem: in how many rows more it is."""
+    return "" if count == 1 else f", as in {count - 1:,} more row{'s' if count > 2 else ''}"
+
+
 def is_number(cell: str) -> bool:
     try:
         float(cell)
@@ -188,7 +193,13 @@ def _spread(title: str, rows: Sequence[Sequence[float] | None], path: Path) -> d
             f"{path}, row {first}: the lists of column '{title}' differ in length or are missing; each row "
             "needs as many values as the first."
         )
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    try:
+        values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    except (TypeError, ValueError):
+        raise FedmtError(
+            f"{path}: the lists of column '{title}' hold something else than numbers, such as "
+            f"{next(iter(rows[0] or ()), None)!r}; expected numbers."
+        ) from None
     return {f"{title}[{place}]": values[:, place] for place in range(values.shape[1])}
 
 

@@ -317,6 +317,8 @@ def look_at_rows(name: str, path: Path) -> Found:
     columns = called or [t for t in able if _likelihood(t) == 1 and not frame.is_numeric(t)][-1:]
     others = [t for t in able if t not in columns and not any("." in cell for cell in text[t])]  # no measures
     telling = tuple(t for t in others if _is_telling(text[t], text, columns))
+    if len(text) == len(columns) + len(telling) + len(identifying):  # then rather by chance
+        telling = ()
     ranked = [t for some in (columns, telling) for t in sorted(some, key=lambda t: -len(set(text[t])))]
     if len(text) - len(ranked) - len(identifying) < 1:
         raise FedmtError(f"{path}: this table has no columns of features next to its labels.")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmt.core.errors import FedmtError, listed
-from fedmt.inputs.tabular import SUFFIXES, Frame, read_frame
+from fedmt.inputs.tabular import SUFFIXES, Frame, also, read_frame
 
 PLACES = {"site", "center", "centre", "hospital", "clinic", "institution", "institute", "laboratory", "lab"}
 MOST = 200
@@ -31,8 +31,8 @@ def part_by(path: Path, column: str, force: bool) -> Path:
     empty = [row for row, value in enumerate(values) if not value]
     if empty:
         raise FedmtError(
-            f"{frame.place(empty[0])}: the column '{column}' is empty ({len(empty):,} rows in all), so the "
-            "row is of no center; fill it in or remove the row."
+            f"{frame.place(empty[0])}: the column '{column}' is empty{also(len(empty))}, so it is not "
+            "known whose it is; fill it in or remove the row."
         )
     files = _file_names(values, column, path)
     folder = path.with_name(f"{path.stem}-by-{_plain(column)}")

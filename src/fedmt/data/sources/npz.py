@@ -62,6 +62,8 @@ def read_vectors(
     arrays = load_arrays(path, options.array)
     where = f"{path}, '{options.array}'" if len(arrays) > 1 else str(path)
     vectors = array_2d(arrays[options.array], where)
+    if not len(vectors):
+        raise FedmtError(f"{where}: no vectors in it; expected [N, features] with N of 1 or more.")
     check_finite(vectors, (), where)
     if space is None:
         return SampleSet(vectors, input=Vectors)
@@ -108,8 +110,8 @@ def _labels(
         outside = np.flatnonzero((labels < 0) | (labels >= len(classes)))
         if outside.size:
             raise FedmtError(
-                f"{path}: labels[{outside[0]}] is {labels[outside[0]]}, but 'classes' has {len(classes)} "
-                f"names (0 to {len(classes) - 1})."
+                f"{path}: labels[{outside[0]}] is {labels[outside[0]]}, but there are {len(classes)} classes "
+                f"(0 to {len(classes) - 1}): {listed(classes)}."
             )
         names = [classes[int(i)] for i in labels]
         space = space or LabelSpace(space_name, classes)

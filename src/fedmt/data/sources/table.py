@@ -12,7 +12,7 @@ from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.groups import group_numbers
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
-from fedmt.inputs.tabular import Frame, FromTable, read_frame
+from fedmt.inputs.tabular import Frame, FromTable, also, read_frame
 
 
 class Table(Source):
@@ -56,8 +56,8 @@ def _refuse_empty(frame: Frame, columns: Sequence[str]) -> None:
         empty = [row for row, cell in enumerate(frame.text(column)) if not cell]
         if empty:
             problems.append(
-                f"{frame.place(empty[0])}: the column '{column}' is empty ({len(empty):,} rows in all); "
-                "fill it in or remove the row."
+                f"{frame.place(empty[0])}: the column '{column}' is empty{also(len(empty))}; fill it in "
+                "or remove the row."
             )
     if problems:
         raise together(problems)

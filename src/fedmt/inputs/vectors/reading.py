@@ -97,19 +97,31 @@ def load_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
 
 def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
     """All arrays of an .npz archive, or that of a .npy file under the name `array`."""
+    name = ""
     try:
         # Without pickle: an array is data, and must not be able to run anything.
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {array: found}
+        arrays = {}
         with found:
-            return {name: found[name] for name in found.files}
+            for name in found.files:
+                arrays[name] = found[name]
+        return arrays
     except FileNotFoundError:
         raise FedmtError(f"{path}: there is no such file; correct its path.") from None
     except Exception as error:  # a damaged file fails in many ways
-        reason = "it holds Python objects, which are not loaded" if "pickle" in str(error).lower() else error
+        if not name and path.is_file() and not path.read_bytes()[:6].startswith((b"PK", b"\x93NUMPY")):
+            raise FedmtError(f"{path}: not a NumPy file; write it with numpy.save or numpy.savez.") from None
+        if "pickle" in str(error).lower():
+            what = f"array '{name}'" if name else "it"
+            raise FedmtError(
+                f"{path}: {what} holds Python objects, which are not loaded. Rows of different lengths "
+                "become such an array, and so do strings in a data frame: save numbers [N, features], and "
+                "labels as array.astype(str)."
+            ) from None
         raise FedmtError(
-            f"{path}: cannot be read: {reason}. Write it with numpy.save or numpy.savez."
+            f"{path}: cannot be read: {error}. Write it with numpy.save or numpy.savez."
         ) from None
 
 
