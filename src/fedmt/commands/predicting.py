@@ -136,8 +136,9 @@ def _replaced(path: Path) -> Iterator[IO[str]]:
 
 def _write(rows: Iterable[Row], file: IO[str], word: str, space: str, top: int) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header(word, top))
-    for row in rows:
+    for number, row in enumerate(rows):
+        if not number:  # not before the first file has been read: an error is then all that is printed
+            writer.writerow(header(word, top))
         writer.writerow(cells(row, space, top))
 
 

@@ -222,9 +222,9 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
     for space, proposal in plan.correspondences.items():
         how = "proposed; check it in the file"
         if not proposal.certain:
-            how = "to be estimated. Say it if you know it, which is better: fill in the table in the file"
+            how = "to be estimated. If you know it, fill in its table in the file; a known one is better"
             if proposal.usable:
-                how += ", or take it as proposed from similar names with --accept-similar"
+                how += ". --accept-similar takes what similar names suggest"
         console.print(f"Correspondence with '{space}': {how}.", soft_wrap=True)
     for member in (plan.reference, *plan.centers, *plan.tests):
         for note in member.found.notes:

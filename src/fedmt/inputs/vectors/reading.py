@@ -89,8 +89,8 @@ def load_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
     arrays = archive_arrays(path, array)
     if array not in arrays:
         raise FedmtError(
-            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Name the vectors by "
-            "vectors.array."
+            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Save the vectors "
+            "under this name; a config can name another one by vectors.array."
         )
     return arrays
 
