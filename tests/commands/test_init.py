@@ -670,7 +670,10 @@ def test_one_table_of_all_centers_is_split_by_a_column(tmp_path: Path, command) 
     for given in ((tmp_path / "all.csv",), ("--center", f"all={tmp_path / 'all.csv'}")):
         status, _, said = command("init", *given, "--out", out)
         assert status == 2 and f"`fedmt init {tmp_path / 'all.csv'} --by Site` splits it" in said
-    status, printed, said = command("init", tmp_path / "all.csv", "--by", "Site", "--out", out)
+    by_site = ("init", tmp_path / "all.csv", "--by", "Site", "--out", out)
+    assert command(*by_site, "--reference", "Nowhere")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["all.csv"]
+    status, printed, said = command(*by_site)
     assert status == 0, said
     assert sorted(p.name for p in (tmp_path / "all-by-Site").iterdir()) == ["Bonn.csv", "Test.csv", "Ulm.csv"]
     assert len((tmp_path / "all-by-Site/Bonn.csv").read_text().splitlines()) == 61

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,9 +53,18 @@ def command_line(
     if by is not None:
         if folder is None:
             raise FedmtError(f"--by {by}: give the table to split, as in `fedmt init all.csv --by {by}`.")
-        folder = part_by(folder, by, force)
-        console.print(f"Written: {folder}, a CSV for each center, without the column '{by}'.", soft_wrap=True)
-    elif folder is not None and folder.is_file():
+        parts = part_by(folder, by, force)
+        console.print(
+            f"Split into {parts}, a CSV for each center, without the column '{by}'.", soft_wrap=True
+        )
+        try:
+            return command_line(
+                parts, centers, tests, reference, column, out, accept_similar, force, console, ask
+            )
+        except BaseException:
+            shutil.rmtree(parts, ignore_errors=True)  # nothing is left half done
+            raise
+    if folder is not None and folder.is_file():
         raise FedmtError(
             f"{folder} is not a folder; give the folder that has a folder or file for each center. "
             f"{how_to_part(folder)}"
