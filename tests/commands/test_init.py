@@ -407,7 +407,7 @@ def test_nothing_is_left_out_without_a_word(data: Path, command) -> None:
     notes = [line for line in printed.splitlines() if ": left out: " in line]
     expected = [
         ("bare.npz", "no array 'images'"),
-        ("cut.npz", "cannot read the archive"),
+        ("cut.npz", "cannot be read: File is not a zip file"),
         ("float.npz", "'images' are float64"),
         ("latin.csv", "not in UTF-8"),
         ("notes.csv", "no column of this table names image files"),
@@ -605,6 +605,121 @@ def test_texts_and_images_do_not_mix(tmp_path: Path) -> None:
     texts(tmp_path / "a.csv", ["text", "label"], [("x",), ("y",)] * 4)
     class_folders(tmp_path / "b", ["x", "y"])
     out = tmp_path / "federation.toml"
-    with pytest.raises(FedmtError, match="'a' have a column of texts, but 'b' have none"):
+    with pytest.raises(
+        FedmtError, match="there are texts at 'a' and images at 'b'; all centers and tests must"
+    ):
         command_line(tmp_path, [], [], "a", None, out, False, False, make_console())
     assert not out.exists()
+
+
+def test_tables_and_texts_are_grouped_too(tmp_path: Path, command) -> None:
+    """Identifiers are neither features nor labels; a column that names groups at one center does at all."""
+    for name, count, header in (
+        ("reference", 24, "patient_id,visit,age,mood,text,diagnosis"),
+        ("bonn", 24, "patient_id,visit,age,mood,text,finding"),
+        ("test", 12, "patient_id,visit,age,mood,text,diagnosis"),
+    ):
+        # At the test each patient is there once, and all of them are at Bonn too.
+        patients = [f"{name[0]}{i // 2}" if name != "test" else f"b{i}" for i in range(count)]
+        for kind in ("rows", "texts"):
+            titles = [t for t in header.split(",") if kind == "texts" or t != "text"]
+            lines = [",".join(titles)]
+            for i, patient in enumerate(patients):
+                label = ("a", "b", "c")[i % 3] if "diagnosis" in header else ("a", "rest")[i % 3 > 0]
+                cells = {
+                    "patient_id": patient,
+                    "visit": i % 2 + 1,
+                    "age": 20 + i * 7 % 61,
+                    "mood": "xy"[i // 2 % 2],
+                }
+                cells["text"] = f"word{i} and more"
+                lines.append(",".join(str(cells.get(title, label)) for title in titles))
+            (tmp_path / kind).mkdir(exist_ok=True)
+            (tmp_path / kind / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    for kind in ("rows", "texts"):
+        out = tmp_path / kind / "federation.toml"
+        status, _, error = command("init", tmp_path / kind, "--out", out)
+        assert status == 0, error
+        config = tomllib.loads(out.read_text())
+        places = [config["reference"], *config["centers"], *config["tests"]]
+        assert [place["group_column"] for place in places] == ["patient_id"] * 3
+        assert set(config["spaces"]) == {"diagnosis", "finding"}
+        status, printed, error = command("check", out)
+        assert status == 0, error
+        assert "test 1: of its 12 groups some are also trained on" in printed and "12 at 'bonn'" in printed
+    names = [c["name"] for c in tomllib.loads((tmp_path / "rows/schema.toml").read_text())["columns"]]
+    assert names == ["age", "mood"]
+
+
+def rows_of_all_sites(path: Path) -> None:
+    """Three sites and a test in one table; `group` follows from the diagnosis, `flag` does so by chance."""
+    lines = ["Site,tsh,sex,flag,diagnosis,group"]
+    for number, (site, count) in enumerate((("Ulm", 30), ("Bonn", 60), ("Test", 30))):
+        for i in range(count):
+            kind = "abc"[i % 3]
+            flag = "x" if (kind == "a" if site == "Ulm" else i % 2) else "y"
+            lines.append(
+                f"{site},{number + i % 3}.5,{'FM'[i % 2]},{flag},{kind},{'p' if kind == 'a' else 'q'}"
+            )
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_one_table_of_all_centers_is_split_by_a_column(tmp_path: Path, command) -> None:
+    rows_of_all_sites(tmp_path / "all.csv")
+    out = tmp_path / "federation.toml"
+    for given in ((tmp_path / "all.csv",), ("--center", f"all={tmp_path / 'all.csv'}")):
+        status, _, said = command("init", *given, "--out", out)
+        assert status == 2 and f"`fedmt init {tmp_path / 'all.csv'} --by Site` splits it" in said
+    by_site = ("init", tmp_path / "all.csv", "--by", "Site", "--out", out)
+    assert command(*by_site, "--reference", "Nowhere")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["all.csv"]
+    status, printed, said = command(*by_site)
+    assert status == 0, said
+    assert sorted(p.name for p in (tmp_path / "all-by-Site").iterdir()) == ["Bonn.csv", "Test.csv", "Ulm.csv"]
+    assert len((tmp_path / "all-by-Site/Bonn.csv").read_text().splitlines()) == 61
+    config, schema = (tomllib.loads((tmp_path / name).read_text()) for name in (out.name, "schema.toml"))
+    assert config["reference"]["name"] == "Ulm" and len(config["tests"]) == 1
+    # `group` would give the diagnosis away; `Site` is the center itself; `flag` is a feature elsewhere.
+    assert [column["name"] for column in schema["columns"]] == ["tsh", "sex", "flag"]
+    assert "diagnosis (3 classes); group (2 classes)" in printed
+    assert "fedmt schema federation.toml --ignore group --force" in out.read_text()
+    assert command("check", out)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("Sites", "no column 'Sites'; the columns are"),
+        ("row", "column 'row' has 4 different values in 4 rows ('1', '2', '3' and 1 more); expected one for"),
+        ("gap", "all.csv, line 3: the column 'gap' is empty, so it is not known whose it is; fill it in"),
+        ("twin", "the centers 'a/b', 'A?b' in column 'twin' would be one file"),
+    ],
+)
+def test_a_column_that_does_not_name_centers(tmp_path: Path, command, column: str, expected: str) -> None:
+    path = tmp_path / "all.csv"
+    path.write_text("row,gap,twin,x\n1,a,a/b,1\n2,,a/b,2\n3,b,A?b,3\n4,b,A?b,4\n")
+    status, _, said = command("init", path, "--by", column, "--out", tmp_path / "new.toml")
+    assert status == 2 and expected in said and list(tmp_path.iterdir()) == [path]
+
+
+def test_archives_of_vectors(tmp_path: Path, command) -> None:
+    rng = np.random.default_rng(0)
+    for name, classes in (("reference", "abc"), ("bonn", "pqq"), ("test", "abc")):
+        labels = np.array([classes[i % 3] for i in range(12)])
+        np.savez(tmp_path / f"{name}.npz", embeddings=rng.normal(size=(12, 4)), labels=labels)
+    out = tmp_path / "federation.toml"
+    status, printed, said = command("init", tmp_path, "--out", out)
+    assert status == 0, said
+    config = tomllib.loads(out.read_text())
+    assert (config["input"], config["vectors"], config["model"]["backbone"]) == (
+        "vectors",
+        {"array": "embeddings"},
+        "mlp",
+    )
+    assert "vectors" in printed and command("check", out)[0] == 0
+    np.savez(tmp_path / "kiel.npz", vectors=rng.normal(size=(12, 4)))
+    status, _, said = command("init", tmp_path, "--out", out, "--force")
+    assert status == 2 and "the archives call their vectors 'embeddings', 'vectors'" in said
+    np.savez(tmp_path / "kiel.npz", images=np.zeros((12, 8, 8), dtype=np.uint8))
+    status, _, said = command("init", tmp_path, "--out", out, "--force")
+    assert status == 2 and "vectors at 'bonn', 'reference', 'test' and images at 'kiel'" in said

@@ -80,7 +80,7 @@ def test_damaged_image_names_the_line(tmp_path: Path) -> None:
         ("images,label\n", "line 1: no column 'image'; the columns are 'images', 'label'. Did you mean"),
         ("image;label\n", "separated by commas"),
         ("image,label,label\n", "several columns are called 'label'"),
-        ("", "no column 'image'; the columns are none"),
+        ("", "no header; expected the names of the columns on line 1"),
         ("image,label\n", "no images"),
         ("image,label\nimages/a.png\n", "line 2: 1 cells, expected 2"),
         ("image,label\nimages/a.png,nevus,late, stage\n", "double quotes"),

@@ -77,3 +77,15 @@ def test_everything_that_is_empty_is_named_at_once(tmp_path: Path) -> None:
 def test_what_cannot_be_read(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(FedmtError, match=message):
         read_source(write(tmp_path / "a.csv", content), OPTIONS, KIND, "center 'a'")
+
+
+def test_groups(tmp_path: Path) -> None:
+    spec = write(
+        tmp_path / "a.csv", "text,label,patient\nmy card,card,1\nbook it,travel,2\na trip,travel,1\n"
+    )
+    found = read_source(spec.model_copy(update={"group_column": "patient"}), OPTIONS, KIND, "center 'a'")
+    assert found.groups is not None and found.labels["kind"].tolist() == [0, 1, 1]
+    assert found.groups[0] == found.groups[2] != found.groups[1]
+    spec = write(tmp_path / "b.csv", "text,label,patient\nmy card,card,\n")
+    with pytest.raises(FedmtError, match=r"b.csv, line 2: the column 'patient' is empty"):
+        read_source(spec.model_copy(update={"group_column": "patient"}), OPTIONS, KIND, "center 'a'")

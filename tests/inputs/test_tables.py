@@ -223,6 +223,9 @@ def test_from_tables_to_a_report(config: Path, command) -> None:
     rows = [line.split(",") for line in said.splitlines()]
     assert status == 0 and rows[0][0] == "row" and [row[3] for row in rows[1:3]] == ["a", "c"]
     assert "column 'sex' has 'D'" in said
+    (folder / "short.csv").write_text("tsh,age\n5,50\n")
+    status, said, error = command("predict", folder / "run", folder / "short.csv")
+    assert (status, said) == (2, "") and "no column 'sex', which the schema has" in error
     model = fedmt.load(folder / "run")
     assert model.predict({"tsh": [5.0], "age": [50], "sex": ["F"]}).argmax(1).tolist() == [0]
     page = folder / "report.html"

@@ -136,7 +136,12 @@ def test_predict_reads_tables_and_lines(config, tmp_path: Path, command) -> None
     asked = tmp_path / "asked.csv"
     asked.write_text('question,number\n"{}",1\n"{}",2\n'.format(*ASKED[:2]))
     status, said, told = command("predict", tmp_path / "run", asked)
-    assert status == 2 and "no column 'text'; the columns are 'question', 'number'" in told
+    assert status == 2 and "no column 'text'; the columns are 'question', 'number'. Name the one" in told
+    assert "--column NAME" in told
+    (tmp_path / "one.csv").write_text(f'question\n"{ASKED[0]}"\n')  # the only column needs no name
+    assert command("predict", tmp_path / "run", tmp_path / "one.csv")[0] == 0
+    status, _, told = command("predict", tmp_path / "run", "SAMPLES")  # copied from "Next: fedmt predict …"
+    assert status == 2 and "SAMPLES stands for your own files: name the texts to predict." in told
     status, said, _ = command("predict", tmp_path / "run", asked, "--column", "question", "--space", "coarse")
     assert status == 0 and [row["class_1"] for row in csv.DictReader(said.splitlines())] == ["card", "travel"]
     status, _, told = command("predict", tmp_path / "run", tmp_path)

@@ -15,7 +15,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
 from fedmt.inputs import Vectors, from_json, to_json
 from fedmt.inputs.vectors import VectorViews, column_statistics
-from fedmt.inputs.vectors.views import gaussian, numbers
+from fedmt.inputs.vectors.views import _row, gaussian, numbers
 from fedmt.reports.report import report
 
 KIND, PAIR = LabelSpace("kind", ["a", "b", "c"]), LabelSpace("pair", ["a", "other"])
@@ -262,6 +262,7 @@ def test_it_is_exported_to_onnx(folder: Path, command) -> None:
     """The graph takes the vectors as they come: standardization is inside it."""
     onnxruntime = pytest.importorskip("onnxruntime")
     assert command("run", config(folder, method='name = "fedrep"'), "--out", folder / "run")[0] == 0
+    _row.cache_clear()  # as in a new process
     status, _, error = command("export", folder / "run", "--onnx", folder / "m.onnx")
     assert status == 0, error
     session = onnxruntime.InferenceSession(str(folder / "m.onnx"))

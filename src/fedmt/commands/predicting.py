@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedmt.commands.steps import SAMPLES
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Item
 from fedmt.models.loaded import Model, Top, best, load
@@ -73,6 +74,8 @@ def command_line(
     top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
     if center is not None:
         model.check_center(name, center)
+    if any(path.name == SAMPLES and not path.exists() for path in inputs):
+        raise FedmtError(f"{SAMPLES} stands for your own files: name the {model.input.word}s to predict.")
     notes: list[str] = []
     files = model.input.find(inputs, column, notes)
     if out is not None:
@@ -133,8 +136,9 @@ def _replaced(path: Path) -> Iterator[IO[str]]:
 
 def _write(rows: Iterable[Row], file: IO[str], word: str, space: str, top: int) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header(word, top))
-    for row in rows:
+    for number, row in enumerate(rows):
+        if not number:  # not before the first file has been read: an error is then all that is printed
+            writer.writerow(header(word, top))
         writer.writerow(cells(row, space, top))
 
 

@@ -18,19 +18,26 @@ if TYPE_CHECKING:
 
 def init(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="It holds a folder, CSV or npz for each center.")
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="It holds a folder, CSV, Parquet or npz file for each center."),
     ] = None,
     center: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A center by itself; may be repeated.")
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="Test images; may be repeated.")
+        list[Path] | None, typer.Option(metavar="PATH", help="A test set; may be repeated.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Where the wanted labels stand in its table, if it has one.")
+        str | None, typer.Option(help="The column of its table that has the wanted labels.")
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="FOLDER is one table of all centers: split it by this column first."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
     accept_similar: Annotated[
@@ -58,6 +65,7 @@ def init(
         force,
         make_console(),
         asking,
+        by,
     )
 
 

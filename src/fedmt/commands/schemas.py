@@ -80,7 +80,7 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
         named.insert(0, (config.reference.name, config.reference))
     if config.benchmark is not None:
         named.append(("benchmark", config.benchmark.data))
-    labels = {spec.label_column for _, spec in named}  # of one center, they are features nowhere
+    labels = {column for _, spec in named for column in _no_features(spec)}  # of one center, nor of another
     found, problems = [], []
     for name, spec in named:
         if spec.source != "table" or spec.path is None:
@@ -98,10 +98,21 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
     return found
 
 
-def tell_identifiers(parts: Sequence[Statistics], console: Console) -> None:
+def _no_features(spec: SourceSpec) -> list[str]:
+    """The columns of labels and groups."""
+    groups = [] if spec.group_column is None else [spec.group_column]
+    return [spec.label_column, *(spec.label_columns or {}).values(), *groups]
+
+
+def tell_identifiers(parts: Sequence[Statistics], console: Console, titled: Collection[str] = ()) -> None:
+    """titled: columns that are no features by their titles alone."""
     names = dict.fromkeys(
         name for part in parts for name, column in part.columns.items() if column.kind == "identifier"
     )
+    if titled:
+        console.print(
+            f"Note: left out as identifiers, since they are called so: {listed(titled)}.", soft_wrap=True
+        )
     if names:
         console.print(
             f"Note: left out as identifiers, since nearly every row has a value of its own: {listed(names)}.",

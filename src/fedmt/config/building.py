@@ -119,13 +119,26 @@ def build_model(config: Config, federation: Federation, network: nn.Module | Non
         normalization = input.statistics(reference.values)
     sizes = [len(space) for space in federation.spaces]
     model = build_network(config, input, sizes, spec.weights, normalization, network)
-    with torch.no_grad():
-        found = tuple(model.eval()(input.plain(reference.values[:2])).shape)
-    expected = (min(2, len(federation.reference)), len(federation.wanted))
-    if found != expected:
+    seen = input.plain(reference.values[:2])
+    expected = (len(seen), len(federation.wanted))
+    where = f"model.backbone: '{spec.backbone}'"
+    try:
+        with torch.no_grad():
+            scores: object = model.eval()(seen)
+    except Exception as error:  # a network of the user's own may do anything
         raise FedmtError(
-            f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} "
-            f"{input.word}s, expected {expected}: one for each class of '{federation.wanted.name}'."
+            f"{where} cannot take {len(seen)} {input.word}s as a tensor of shape {tuple(seen.shape)}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(scores, Tensor):
+        raise FedmtError(
+            f"{where} gives an object of type {type(scores).__name__}, expected a tensor of scores of shape "
+            f"{expected}."
+        )
+    if tuple(scores.shape) != expected:
+        raise FedmtError(
+            f"{where} gives scores of shape {tuple(scores.shape)} for {expected[0]} {input.word}s, expected "
+            f"{expected}: one for each class of '{federation.wanted.name}'."
         )
     return model
 

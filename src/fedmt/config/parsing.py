@@ -62,7 +62,9 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
-        raise FedmtError(f"{path}: not valid TOML: {error}.") from None
+        data = path.suffix.lower() in (".csv", ".parquet", ".txt", ".json")
+        hint = " It is not a config; `fedmt init` writes one from your data." if data else ""
+        raise FedmtError(f"{path}: not valid TOML: {error}.{hint}") from None
 
 
 def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:

@@ -38,6 +38,8 @@ def _rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = [cell.strip() for cell in next(reader, [])]
+            if not any(header):
+                raise FedmtError(f"{path}: no header; expected the names of the columns on line 1.")
             yield 1, header
             for row in reader:
                 if not any(cell.strip() for cell in row):

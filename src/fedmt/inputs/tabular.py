@@ -79,13 +79,17 @@ class Frame:
         return cells.dtype != object or all(cell in MISSING or is_number(cell) for cell in cells)
 
     def chosen(self, patterns: Sequence[str] | str | None, aside: Collection[str] = ()) -> list[str]:
-        """The columns that names or patterns such as 'emb_*' choose, each once; by default all that are not
-        `aside`."""
+        """The columns that names or patterns such as 'emb_*' choose, each once; by default all. Those `aside`
+        are never among them."""
         if patterns is None:
             return [name for name in self.columns if name not in aside]
         found: dict[str, None] = {}
         for pattern in [patterns] if isinstance(patterns, str) else patterns:
-            own = [name for name in self.columns if fnmatchcase(name, pattern)]
+            if pattern in aside:
+                raise FedmtError(
+                    f"{self.name}: column '{pattern}' holds labels or groups, so it cannot be a feature too."
+                )
+            own = [name for name in self.columns if fnmatchcase(name, pattern) and name not in aside]
             if pattern in self.columns:  # its name may have brackets, which a pattern reads otherwise
                 own = [pattern]
             elif not own:
@@ -100,6 +104,11 @@ class FromTable(Section):
     @abstractmethod
     def samples(self, frame: Frame, aside: Collection[str]) -> tuple[Tensor, Input]:
         """The rows as stored samples. aside: columns that are no features: labels, groups."""
+
+
+def also(count: int) -> str:
+    """After a place that has a problem: in how many rows more it is."""
+    return "" if count == 1 else f", as in {count - 1:,} more row{'s' if count > 2 else ''}"
 
 
 def is_number(cell: str) -> bool:
@@ -184,7 +193,13 @@ def _spread(title: str, rows: Sequence[Sequence[float] | None], path: Path) -> d
             f"{path}, row {first}: the lists of column '{title}' differ in length or are missing; each row "
             "needs as many values as the first."
         )
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    try:
+        values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    except (TypeError, ValueError):
+        raise FedmtError(
+            f"{path}: the lists of column '{title}' hold something else than numbers, such as "
+            f"{next(iter(rows[0] or ()), None)!r}; expected numbers."
+        ) from None
     return {f"{title}[{place}]": values[:, place] for place in range(values.shape[1])}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from fedmt.commands.init.looking import Found, LeftOut, discover, label_columns, look_at_any
+from fedmt.commands.init.looking import Found, LeftOut, agreed, discover, label_columns, look_at_any
+from fedmt.commands.init.parting import how_to_part, part_by
 from fedmt.commands.init.proposing import Plan, accepted, likely_references, propose, why_left_out
 from fedmt.commands.init.writing import config_text, statistics_of
 from fedmt.commands.schemas import tell_identifiers
@@ -16,6 +18,7 @@ from fedmt.commands.steps import next_step
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError, listed
 from fedmt.inputs.tables import Schema
+from fedmt.inputs.tabular import SUFFIXES
 
 Ask = Callable[[str, str], str]
 """(question, default answer) to the user's answer. With "" as the default, an answer must be given."""
@@ -32,8 +35,10 @@ def command_line(
     force: bool,
     console: Console,
     ask: Ask | None = None,
+    by: str | None = None,
 ) -> Plan:
-    """Looks, proposes, asks what `ask` may be asked, and writes."""
+    """Looks, proposes, asks what `ask` may be asked, and writes. by: the column that `folder`, here one table
+    with the rows of all centers, is split by first."""
     if out.is_dir():
         raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'federation.toml'}.")
     if out.exists() and not force:
@@ -45,6 +50,25 @@ def command_line(
                 "`fedmt init data/`, or each center by itself: --center NAME=PATH."
             )
         folder = Path(ask("Folder that holds a folder or CSV for each center", "."))
+    if by is not None:
+        if folder is None:
+            raise FedmtError(f"--by {by}: give the table to split, as in `fedmt init all.csv --by {by}`.")
+        parts = part_by(folder, by, force)
+        console.print(
+            f"Split into {parts}, a CSV for each center, without the column '{by}'.", soft_wrap=True
+        )
+        try:
+            return command_line(
+                parts, centers, tests, reference, column, out, accept_similar, force, console, ask
+            )
+        except BaseException:
+            shutil.rmtree(parts, ignore_errors=True)  # nothing is left half done
+            raise
+    if folder is not None and folder.is_file():
+        raise FedmtError(
+            f"{folder} is not a folder; give the folder that has a folder or file for each center. "
+            f"{how_to_part(folder)}"
+        )
     found, held, left = discover(folder) if folder is not None else ([], [], [])
     found += [_named(text) for text in centers]
     held += [look_at_any(path.stem, path) for path in tests]
@@ -53,6 +77,8 @@ def command_line(
         twice = sorted({n for n in names if names.count(n) > 1})
         raise FedmtError(f"init: several centers are called {listed(twice)}; name them: --center NAME=PATH.")
     _refuse_two_inputs([*found, *held])
+    everything = agreed([*found, *held])
+    found, held = everything[: len(found)], everything[len(found) :]
     _show([*found, *held], left, console)
     _refuse_one_center(found, folder)
     if ask is not None and reference is None:
@@ -85,12 +111,20 @@ def _named(text: str) -> Found:
 
 
 def _refuse_two_inputs(found: Sequence[Found]) -> None:
-    tables = [f.name for f in found if f.source == "table"]
-    if tables and len(tables) < len(found):
-        others = [f.name for f in found if f.source != "table"]
+    names: dict[str, list[str]] = {}
+    for one in found:
+        names.setdefault(one.word, []).append(one.name)
+    if len(names) > 1:
+        said = " and ".join(f"{word} at {listed(own)}" for word, own in names.items())
         raise FedmtError(
-            f"init: {listed(tables)} are tables of features, but {listed(others)} have images; all centers "
-            "of a federation must have the same."
+            f"init: there are {said}; all centers and tests must have the same kind of data. Give those that "
+            "belong together by --center NAME=PATH and --test PATH."
+        )
+    arrays = {one.array for one in found}
+    if len(arrays) > 1:
+        raise FedmtError(
+            f"init: the archives call their vectors {listed(sorted(map(str, arrays)))}; save them under one "
+            "name, such as 'vectors'."
         )
 
 
@@ -103,9 +137,11 @@ def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
                 f"put its folder, CSV or npz into {folder}, or {more} If {folder} is itself one center, give "
                 "the folder that it lies in."
             )
+        path = found[0].path
+        parts = f"{how_to_part(path)} " if path.suffix.lower() in SUFFIXES else ""
         raise FedmtError(
             f"init: '{found[0].name}' is the only center, so it is the reference center; at least one more "
-            f"is needed: {more} To try methods on one labelled set, split it with [benchmark]: see "
+            f"is needed: {more} {parts}To try methods on one labeled set, split it with [benchmark]: see "
             "docs/federation.md."
         )
     # Folders with images and nothing else may be the classes of one center, or centers without labels.
@@ -164,7 +200,8 @@ def _write_schema(plan: Plan, path: Path, force: bool, console: Console) -> None
         names = [column.name for column in schema.columns if column.type == kind]
         if names:
             console.print(f"{kind.capitalize()} columns: {listed(names, 20)}.", soft_wrap=True)
-    tell_identifiers(parts, console)
+    members = (plan.reference, *plan.centers)
+    tell_identifiers(parts, console, dict.fromkeys(t for m in members for t in m.found.identifiers))
     console.print(f"Written: {path}, how rows become vectors. Correct what was misread.", soft_wrap=True)
 
 
@@ -193,7 +230,11 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
         soft_wrap=True,
     )
     for space, proposal in plan.correspondences.items():
-        how = "proposed" if proposal.certain else "to be estimated"
+        how = "proposed; check it in the file"
+        if not proposal.certain:
+            how = "to be estimated. If you know it, fill in its table in the file; a known one is better"
+            if proposal.usable:
+                how += ". --accept-similar takes what similar names suggest"
         console.print(f"Correspondence with '{space}': {how}.", soft_wrap=True)
     for member in (plan.reference, *plan.centers, *plan.tests):
         for note in member.found.notes:

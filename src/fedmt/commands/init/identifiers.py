@@ -30,19 +30,26 @@ def names_groups(title: str, cells: Sequence[str]) -> bool:
     >>> names_groups("lesion", ["nevus", "melanoma"]), names_groups("lesion", ["HAM_1", "HAM_2"])
     (False, True)
     """
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)
-    words = set(re.split(r"[\W_\d]+", spaced.casefold())) - {""}
+    words = _words(title)
     if not words <= PEOPLE | THINGS | NUMBERS | {"name"} or not words & (PEOPLE | THINGS):
         return False
     numbered = sum(any(c.isdigit() for c in cell) for cell in cells) >= NEARLY_ALL * len(cells)
     return bool(words & (PEOPLE | NUMBERS)) or numbered
 
 
+def _words(title: str) -> set[str]:
+    """`PatientId` has the words `patient` and `id`."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)
+    return set(re.split(r"[\W_\d]+", spaced.casefold())) - {""}
+
+
+def group_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """The columns that name groups and have no gap: people first, since the numbers of their visits repeat
+    too; then those with the largest groups."""
+    likely = [t for t, cells in columns.items() if names_groups(t, cells) and "" not in cells]
+    return sorted(likely, key=lambda title: (not _words(title) & PEOPLE, len(set(columns[title]))))
+
+
 def group_column(columns: Mapping[str, Sequence[str]]) -> str | None:
-    """Of the columns that name groups, repeat and have no gap, the one with the largest groups."""
-    likely = [
-        title
-        for title, cells in columns.items()
-        if names_groups(title, cells) and "" not in cells and len(set(cells)) < len(cells)
-    ]
-    return min(likely, key=lambda title: len(set(columns[title])), default=None)
+    """The first of `group_columns` that repeats."""
+    return next((t for t in group_columns(columns) if len(set(columns[t])) < len(columns[t])), None)

@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedmt.commands.init.identifiers import group_column, is_identifier, names_groups
+from fedmt.commands.init.identifiers import group_column, group_columns, is_identifier, names_groups
 from fedmt.commands.init.texts import longest, text_column
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
-from fedmt.data.sources.npz import read_npz
+from fedmt.data.sources.npz import read_labeled_vectors, read_npz
 from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below, located
 from fedmt.inputs.images.looking import NOTHING_SEEN, SAMPLED, Seen, look_at_array, look_at_images
 from fedmt.inputs.images.shaping import AS_STORED
 from fedmt.inputs.tabular import SUFFIXES, read_frame
+from fedmt.inputs.vectors.reading import vector_array
 
 TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", re.IGNORECASE)
 LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
@@ -32,8 +33,11 @@ class Found:
         empty where there are none. The most likely column is the first.
     seen: what a look at some of the images told.
     beside: folders that a table's images lie in. notes: what was not clear, for the user.
+    array: of an archive of vectors, the name of these.
     text_column: where the texts stand in a table of texts; words: a length that nearly all of them fit in.
-    group_column: of what must stay together, such as a patient.
+    group_column: of what must stay together, such as a patient. groupable: all columns that could be it.
+    identifiers: columns of a table of features that name a row or what it belongs to; features: all others
+        but the labels; telling: those of the labels that are some only since they tell another label.
     """
 
     name: str
@@ -47,14 +51,21 @@ class Found:
     beside: frozenset[Path] = frozenset()
     notes: tuple[str, ...] = ()
     group_column: str | None = None
+    groupable: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    telling: tuple[str, ...] = ()
     text_column: str | None = None
     words: int = 0
+    array: str | None = None
 
     @property
     def word(self) -> str:
         """What its samples are called."""
         if self.text_column is not None:
             return "texts"
+        if self.array is not None:
+            return "vectors"
         return "rows" if self.source == "table" else "images"
 
     def classes(self, column: str) -> frozenset[str]:
@@ -132,7 +143,7 @@ def look(name: str, path: Path) -> Found:
     if not path.exists():
         raise FedmtError(f"{path}: there is no such file or folder.")
     if path.suffix.lower() == ".npz":
-        return _look_at_npz(name, path)
+        return look_at_npz(name, path)
     if path.suffix.lower() == ".csv":
         return _look_at_table(name, path)
     raise FedmtError(f"{path}: neither a folder nor a .csv or .npz file.")
@@ -212,13 +223,16 @@ def _tables_in(name: str, path: Path) -> tuple[list[Found], list[str]]:
     return useful, unused
 
 
-def _look_at_npz(name: str, path: Path) -> Found:
-    data = read_npz(path, AS_STORED)
+def look_at_npz(name: str, path: Path) -> Found:
+    """An archive of images, or of vectors: then they are called `vectors`, or are its only matrix."""
+    array = vector_array(path)
+    data = read_npz(path, AS_STORED) if array is None else read_labeled_vectors(path, array)
     columns = {}
     for space, labels in data.labels.items():
         classes = data.spaces[space].classes
         columns[""] = [classes[i] for i in labels.tolist()]
-    return Found(name, path, "npz", len(data), columns, seen=look_at_array(data.images))
+    seen = NOTHING_SEEN if array is not None else look_at_array(data.images)
+    return Found(name, path, "npz", len(data), columns, seen=seen, array=array)
 
 
 def _look_at_table(name: str, path: Path) -> Found:
@@ -242,7 +256,10 @@ def _look_at_table(name: str, path: Path) -> Found:
     if prose is not None:
         words = longest(columns.pop(prose))
         every = _labels(columns, notes)
-        return Found(name, path, "text", len(rows), every, notes=tuple(notes), text_column=prose, words=words)
+        found = Found(
+            name, path, "text", len(rows), every, notes=tuple(notes), text_column=prose, words=words
+        )
+        return _grouped(found, columns)
     image_column = "image" if "image" in naming else naming[0]
     names = columns.pop(image_column)
     root = _root(path, names)
@@ -250,25 +267,23 @@ def _look_at_table(name: str, path: Path) -> Found:
     if not files[0].exists():
         notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
     every = _labels(columns, notes)
-    group = group_column(columns)
     seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
     within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
     beside = frozenset(root / p.parts[0] for p in within) | {root}
     away = root if root != path.parent else None
-    return Found(
-        name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes), group
-    )
+    found = Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
+    return _grouped(found, columns)
+
+
+def _grouped(found: Found, columns: Mapping[str, Sequence[str]]) -> Found:
+    return replace(found, group_column=group_column(columns), groupable=tuple(group_columns(columns)))
 
 
 def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str, list[str]]:
     """The columns that look like labels, the most likely first; what is not clear goes to `notes`."""
     identifying = [t for t, cells in columns.items() if is_identifier(cells) or names_groups(t, cells)]
     group = group_column(columns)
-    notes += [
-        f"column '{t}' has empty cells; fill them in to keep its groups together (group_column)"
-        for t in identifying
-        if group is None and "" in columns[t] and names_groups(t, columns[t])
-    ]
+    notes += _gaps(columns) if group is None else []
     labels = {
         t: [*map(class_name, cells)]
         for t, cells in columns.items()
@@ -281,18 +296,65 @@ def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str,
     return {t: labels[t] for t in sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))}
 
 
+def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes on columns that would name groups, if they were filled in."""
+    return [
+        f"column '{t}' has empty cells; fill them in to keep its groups together (group_column)"
+        for t, cells in columns.items()
+        if "" in cells and names_groups(t, cells)
+    ]
+
+
 def look_at_rows(name: str, path: Path) -> Found:
     """A center whose samples are the rows of a table. Labels: in a column that is called so, else in the last
-    one that could be; every other column is a feature, or an identifier."""
+    one that could be; every other column is a feature, or an identifier. Numbers may differ in every row, so
+    of them the title decides what names a patient; the statistics leave out what numbers the rows."""
     frame = read_frame(path)
-    able = [title for title in frame.columns if _is_label(frame.text(title))]
+    text = {title: frame.text(title) for title in frame.columns}
+    identifying = tuple(title for title, cells in text.items() if names_groups(title, cells))
+    able = [title for title in text if title not in identifying and _is_label(text[title])]
     called = [title for title in able if _likelihood(title) == 0]
     columns = called or [t for t in able if _likelihood(t) == 1 and not frame.is_numeric(t)][-1:]
-    ranked = sorted(columns, key=lambda t: -len(set(frame.text(t))))
-    if len(frame.columns) - len(ranked) < 1:
+    others = [t for t in able if t not in columns and not any("." in cell for cell in text[t])]  # no measures
+    telling = tuple(t for t in others if _is_telling(text[t], text, columns))
+    if len(text) == len(columns) + len(telling) + len(identifying):  # then rather by chance
+        telling = ()
+    ranked = [t for some in (columns, telling) for t in sorted(some, key=lambda t: -len(set(text[t])))]
+    if len(text) - len(ranked) - len(identifying) < 1:
         raise FedmtError(f"{path}: this table has no columns of features next to its labels.")
-    labels = {title: [*map(class_name, frame.text(title))] for title in ranked}
-    return Found(name, path, "table", len(frame), labels)
+    labels = {title: [*map(class_name, text[title])] for title in ranked}
+    notes = () if group_column(text) else tuple(_gaps(text))
+    found = Found(name, path, "table", len(frame), labels, notes=notes, identifiers=identifying)
+    features = tuple(t for t in text if t not in ranked and t not in identifying)
+    return _grouped(replace(found, telling=telling, features=features), text)
+
+
+def _is_telling(cells: Sequence[str], text: Mapping[str, Sequence[str]], labels: Sequence[str]) -> bool:
+    """Whether a column tells a label without fail, or a label tells it: the same in coarser or finer classes.
+    As a feature it would give the answer away."""
+    for label in labels:
+        pairs = set(zip(cells, text[label], strict=True))
+        one, two = len(set(cells)), len(set(text[label]))
+        if len(pairs) == max(one, two) and len(cells) >= 5 * len(pairs):
+            return True
+    return False
+
+
+def agreed(found: Sequence[Found]) -> list[Found]:
+    """A column that tells the label by chance, in a small table, is a feature where there are more rows."""
+    told = {title for one in found for title in one.telling}
+    by_chance = {
+        title
+        for title in told
+        if sum(one.images for one in found if title in one.features)
+        >= sum(one.images for one in found if title in one.telling)
+    }
+    return [
+        replace(one, columns={t: cells for t, cells in one.columns.items() if t not in dropped})
+        if (dropped := by_chance & set(one.telling))
+        else one
+        for one in found
+    ]
 
 
 def is_utf8(name: str) -> bool:

@@ -88,6 +88,7 @@ def propose(
     centers: Sequence[Found], tests: Sequence[Found], reference: str | None = None, column: str | None = None
 ) -> Plan:
     """reference: the center that has the wanted labels; column: in which column of its table they stand."""
+    centers, tests = _grouped_alike(centers, tests)
     first, reason = _reference(centers, tests, reference)
     own = label_columns(first)
     if column is not None and column not in own:
@@ -116,6 +117,20 @@ def propose(
         name: _correspondence(wanted, name, spaces, centers, members) for name in list(spaces)[1:]
     }
     return Plan(spaces, Member(first, column, wanted), members, held, correspondences, reason)
+
+
+def _grouped_alike(
+    centers: Sequence[Found], tests: Sequence[Found]
+) -> tuple[Sequence[Found], Sequence[Found]]:
+    """A column that names groups at one place names them at all, though each may be there once: only so can
+    `fedmt check` find a patient who is at two places."""
+    names = Counter(f.group_column for f in (*centers, *tests) if f.group_column is not None)
+
+    def with_groups(found: Found) -> Found:
+        known = (name for name, _ in names.most_common() if name in found.groupable)
+        return replace(found, group_column=next(known, None))
+
+    return [with_groups(f) for f in centers], [with_groups(f) for f in tests]
 
 
 def _reference(centers: Sequence[Found], tests: Sequence[Found], name: str | None) -> tuple[Found, str]:

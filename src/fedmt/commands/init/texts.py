@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fedmt.core.errors import FedmtError, listed
-from fedmt.inputs.text import COLUMN
+from fedmt.inputs.text.asking import COLUMN
 
 if TYPE_CHECKING:
     from fedmt.commands.init.looking import Found
@@ -42,15 +41,8 @@ def longest(cells: Sequence[str]) -> int:
 
 
 def are_texts(found: Sequence[Found]) -> bool:
-    """Whether these are tables of texts; an error where only some of them are."""
-    texts = [f.name for f in found if f.text_column is not None]
-    others = [f.name for f in found if f.text_column is None]
-    if texts and others:
-        raise FedmtError(
-            f"init: {listed(texts)} have a column of texts, but {listed(others)} have none; all centers and "
-            "tests must have the same kind of data. Give the right ones by --center NAME=PATH."
-        )
-    return bool(texts)
+    """Whether these are tables of texts."""
+    return any(f.text_column is not None for f in found)
 
 
 def text_table(found: Sequence[Found]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -33,18 +34,19 @@ def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
 
 
 def _head(plan: Plan) -> str:
-    kind = 'input = "text"\n' if are_texts(_all(plan)) else 'input = "tables"\n' if plan.is_table else ""
+    inputs = {"texts": "text", "rows": "tables", "vectors": "vectors"}
+    kind = f'input = "{inputs[plan.word]}"\n' if plan.word in inputs else ""
     return (
         "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
         "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
         f"{kind}seed = 0\n"
-        f"wanted = {_quoted(plan.wanted)}   # the label space that the model shall predict in"
+        f"wanted = {_quoted(plan.wanted)}   # the label space that the model predicts in"
     )
 
 
 def _spaces(plan: Plan) -> str:
     lines = [
-        "# Names of the classes, as they stand in the data. Centers with the same names share a space.",
+        "# Names of the classes, as they are written in the data. Centers with the same names share a space.",
         "[spaces]",
     ]
     for name, classes in plan.spaces.items():
@@ -117,7 +119,7 @@ def _reference(plan: Plan, folder: Path) -> str:
     others = [c for c in label_columns(found) if c != plan.reference.column]
     lines = [
         _comment(
-            f"The reference center ({plan.reason}): {found.images} {plan.word} labelled in '{plan.wanted}'."
+            f"The reference center ({plan.reason}): {found.images} {plan.word} labeled in '{plan.wanted}'."
         ),
         "[reference]",
         f"name = {_quoted(found.name)}",
@@ -155,13 +157,14 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
         sources = {
             "rows": ("table", "test.csv"),
             "texts": ("text", "test.csv"),
+            "vectors": ("npz", "test.npz"),
             "images": ("folder", "test/"),
         }
         source, path = sources[plan.word]
         yield (
             "# There is no test set, and without one no accuracy is reported. To have it, set some "
             f"{plan.word}\n"
-            "# aside that no center trains on, labelled in the wanted space:\n"
+            "# aside that no center trains on, labeled in the wanted space:\n"
             "# [[tests]]\n"
             f'# source = "{source}"\n'
             f'# path = "{path}"'
@@ -181,26 +184,35 @@ def _source(member: Member, folder: Path) -> list[str]:
         lines.append(f"image_column = {_quoted(found.image_column)}")
         if member.column is not None:
             lines.append(f"label_column = {_quoted(member.column)}")
-        if found.group_column is not None:
-            lines.append(f"group_column = {_quoted(found.group_column)}   # never separated by a split")
         if found.root is not None:
             lines.append(f"root = {_quoted(_relative(found.root, folder))}")
+    if found.group_column is not None:
+        lines.append(f"group_column = {_quoted(found.group_column)}   # never separated by a split")
     return lines + [_comment(f"{note}.") for note in found.notes]
 
 
 def _tables(plan: Plan) -> str:
+    members = (plan.reference, *plan.centers)
+    said = {name for m in members for name in (m.column, m.found.group_column)}  # in the config itself
+    ignored = [word for name in sorted(_aside(plan) - said) for word in ("--ignore", name)]
+    again = shlex.join(["fedmt", "schema", "federation.toml", *ignored, "--force"])
     return (
-        "# How rows become vectors: numbers, categories and missing values, by statistics of all centers.\n"
-        "# `fedmt schema` on this file makes it again.\n"
-        '[tables]\nschema = "schema.toml"'
+        "# How rows become vectors: numbers, categories and missing values, from statistics of all centers.\n"
+        + _comment(f"To make it again: {again}")
+        + '\n[tables]\nschema = "schema.toml"'
     )
 
 
 def statistics_of(plan: Plan) -> list[Statistics]:
-    """Of each center's table. Columns that may be labels anywhere are features nowhere."""
+    """Of each center's table. Columns that may be labels or identifiers anywhere are features nowhere."""
+    aside = _aside(plan)
     members = (plan.reference, *plan.centers)
-    labels = {column for member in members for column in member.found.columns}
-    return [Statistics.of(read_frame(m.found.path), m.found.name, labels) for m in members]
+    return [Statistics.of(read_frame(m.found.path), m.found.name, aside) for m in members]
+
+
+def _aside(plan: Plan) -> set[str]:
+    members = (plan.reference, *plan.centers)
+    return {name for m in members for name in (*m.found.columns, *m.found.identifiers)}
 
 
 def _all(plan: Plan) -> list[Found]:
@@ -212,6 +224,9 @@ def _input(plan: Plan) -> str:
     if plan.is_table:
         return _tables(plan)
     found = _all(plan)
+    if plan.word == "vectors":
+        array = found[0].array or "vectors"
+        return f"# The name of the vectors in each archive.\n[vectors]\narray = {_quoted(array)}"
     return text_table(found) if are_texts(found) else images_table([f.seen for f in found])
 
 

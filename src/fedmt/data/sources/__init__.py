@@ -45,7 +45,7 @@ def read_source(
     if spec.group_column is not None and found.groups is None:
         raise FedmtError(
             f"{where}: group_column: source '{spec.source}' does not know of groups, so they would be "
-            "separated; list the samples in a manifest."
+            "separated; list the samples in a manifest or a table."
         )
     input = found.input.of(found.samples, where) if isinstance(found.input, type) else found.input
     return replace(found, input=input.as_read(options))

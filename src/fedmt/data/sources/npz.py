@@ -44,7 +44,7 @@ def read_npz(
     path = Path(path)
     arrays = _load(path)
     if "images" not in arrays:
-        raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(arrays) or 'none'}.")
+        raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(_names(path)) or 'none'}.")
     images = _channels_first(arrays["images"], path)
     if "labels" not in arrays or not labelled:
         return SampleSet(conform(images, options, str(path)))
@@ -62,6 +62,8 @@ def read_vectors(
     arrays = load_arrays(path, options.array)
     where = f"{path}, '{options.array}'" if len(arrays) > 1 else str(path)
     vectors = array_2d(arrays[options.array], where)
+    if not len(vectors):
+        raise FedmtError(f"{where}: no vectors in it; expected [N, features] with N of 1 or more.")
     check_finite(vectors, (), where)
     if space is None:
         return SampleSet(vectors, input=Vectors)
@@ -73,6 +75,16 @@ def read_vectors(
             "names another one."
         )
     positions, space = _labels(arrays, len(vectors), "vector", labels or path, space)
+    return SampleSet(vectors, {space.name: positions}, {space.name: space}, input=Vectors)
+
+
+def read_labeled_vectors(path: Path, array: str) -> SampleSet:
+    """An archive whose label space is not known yet: that of its labels, if it has any."""
+    arrays = load_arrays(path, array)
+    vectors = array_2d(arrays[array], f"{path}, '{array}'")
+    if "labels" not in arrays:
+        return SampleSet(vectors, input=Vectors)
+    positions, space = _labels(arrays, len(vectors), "vector", path, None)
     return SampleSet(vectors, {space.name: positions}, {space.name: space}, input=Vectors)
 
 
@@ -98,8 +110,8 @@ def _labels(
         outside = np.flatnonzero((labels < 0) | (labels >= len(classes)))
         if outside.size:
             raise FedmtError(
-                f"{path}: labels[{outside[0]}] is {labels[outside[0]]}, but 'classes' has {len(classes)} "
-                f"names (0 to {len(classes) - 1})."
+                f"{path}: labels[{outside[0]}] is {labels[outside[0]]}, but there are {len(classes)} classes "
+                f"(0 to {len(classes) - 1}): {listed(classes)}."
             )
         names = [classes[int(i)] for i in labels]
         space = space or LabelSpace(space_name, classes)
@@ -124,6 +136,12 @@ def _load(path: Path) -> dict[str, Array]:
         if "pickle" in str(error).lower():
             error = ValueError("it is no archive, or holds Python objects, which are not loaded")
         raise FedmtError(f"{path}: cannot read the archive: {error}. Write it with numpy.savez.") from None
+
+
+def _names(path: Path) -> list[str]:
+    """Of all arrays of an archive that could be read."""
+    with np.load(path, allow_pickle=False) as archive:
+        return list(archive.files)
 
 
 def _channels_first(images: Array, path: Path) -> Tensor:

@@ -1,41 +1,63 @@
-"""The rows of a CSV or Parquet file: features and a label in columns."""
+"""The rows of a CSV or Parquet file: features and labels in columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-from fedmt.core.errors import FedmtError
-from fedmt.core.labels import class_name
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, together
+from fedmt.core.labels import LabelSpace, class_name
+from fedmt.data.groups import group_numbers
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
-from fedmt.inputs.tabular import FromTable, read_frame
+from fedmt.inputs.tabular import Frame, FromTable, also, read_frame
 
 
 class Table(Source):
-    """`path` is a CSV or Parquet file with a row for each sample; `label_column` names the labels."""
+    """`path` is a CSV or Parquet file with a row for each sample; labels are in `label_column`, or in
+    `label_columns`, one for each label space. `group_column` says what belongs together, such as a patient.
+    """
 
     name = "table"
     input: ClassVar[str | None] = None
 
     def read(self, request: Request) -> SampleSet:
-        options, space, column = request.options, request.space, request.spec.label_column
+        options, space, spec = request.options, request.space, request.spec
         if not isinstance(options, FromTable):
             raise FedmtError(
                 f"{request.where}: source 'table' reads rows of numbers, which is not the config's `input`; "
                 'set input = "vectors" or "tables".'
             )
+        columns = spec.label_columns
+        if columns is None:
+            columns = {} if space is None else {space.name: spec.label_column}
         frame = read_frame(request.path)
-        labels = None
-        if space is not None:  # first: they are quickly checked
+        kept_together = [] if spec.group_column is None else [spec.group_column]
+        _refuse_empty(frame, [*columns.values(), *kept_together])
+        spaces: dict[str, LabelSpace] = {}
+        labels: dict[str, Tensor] = {}
+        places = [frame.place(row) for row in range(len(frame))]
+        for name, column in columns.items():  # first: they are quickly checked
             names = [class_name(cell) for cell in frame.text(column)]
-            empty = [i for i, name in enumerate(names) if not name]
-            if empty:
-                raise FedmtError(
-                    f"{frame.place(empty[0])}: the column '{column}' is empty ({len(empty):,} rows in all); "
-                    "fill it in or remove the row."
-                )
-            labels = label_positions(names, space, [frame.place(i) for i in range(len(frame))])
-        samples, input = options.samples(frame, {column})
-        if space is None or labels is None:
-            return SampleSet(samples, input=input)
-        return SampleSet(samples, {space.name: labels}, {space.name: space}, input=input)
+            known = space is not None and space.name == name
+            spaces[name] = space if known and space else LabelSpace(name, sorted(set(names)))
+            labels[name] = label_positions(names, spaces[name], places)
+        samples, input = options.samples(frame, {spec.label_column, *columns.values(), *kept_together})
+        groups = None if spec.group_column is None else group_numbers(frame.text(spec.group_column))
+        return SampleSet(samples, labels, spaces, input=input, groups=groups)
+
+
+def _refuse_empty(frame: Frame, columns: Sequence[str]) -> None:
+    """Of labels and groups, none may be missing."""
+    problems = []
+    for column in columns:
+        empty = [row for row, cell in enumerate(frame.text(column)) if not cell]
+        if empty:
+            problems.append(
+                f"{frame.place(empty[0])}: the column '{column}' is empty{also(len(empty))}; fill it in "
+                "or remove the row."
+            )
+    if problems:
+        raise together(problems)

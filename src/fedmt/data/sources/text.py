@@ -9,11 +9,12 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, together
 from fedmt.core.labels import LabelSpace, class_name
+from fedmt.data.groups import group_numbers
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
 from fedmt.inputs.rows import table_rows
-from fedmt.inputs.text import COLUMN, Text, TextSpec
-from fedmt.inputs.text.asking import NO_WORDS
+from fedmt.inputs.text import Text, TextSpec
+from fedmt.inputs.text.asking import COLUMN, NO_WORDS
 
 SNIPPET = 300
 """Number of characters of a text that a report shows."""
@@ -25,15 +26,16 @@ def read_text(
     spaces: Mapping[str, LabelSpace | None],
     label_columns: Mapping[str, str],
     text_column: str = COLUMN,
+    group_column: str | None = None,
 ) -> SampleSet:
     """The texts of the comma-separated table `path`, hashed as `input` says, in its order.
 
     label_columns: the column of each label space's labels, by the space's name; empty for unlabelled texts.
-    spaces: the known spaces; of another, the classes are its sorted labels. Every empty cell, and every text
-    without a word, is named at once.
+    spaces: the known spaces; of another, the classes are its sorted labels. group_column: says what belongs
+    together, such as a patient. Every empty cell, and every text without a word, is named at once.
     """
     path = Path(path)
-    columns = [text_column, *label_columns.values()]
+    columns = [text_column, *label_columns.values(), *([] if group_column is None else [group_column])]
     rows, problems = [], []
     for line, cells in table_rows(path, columns):
         rows.append((line, cells))
@@ -59,10 +61,10 @@ def read_text(
     empty = (hashed.words == 0).nonzero().flatten().tolist()
     if empty:
         raise together([f"{where[i]}: the text '{texts[i][:40]}' has {NO_WORDS}." for i in empty])
+    groups = None if group_column is None else group_numbers([cells[-1] for _, cells in rows])
     snippets = tuple(t if len(t) <= SNIPPET else t[: SNIPPET - 1] + "…" for t in texts)
-    return SampleSet(
-        hashed.samples, labels, found, _cut(path, hashed.words, input.shape[1]), input, snippets=snippets
-    )
+    notes = _cut(path, hashed.words, input.shape[1])
+    return SampleSet(hashed.samples, labels, found, notes, input, snippets, groups)
 
 
 def _cut(path: Path, words: Tensor, length: int) -> tuple[str, ...]:
@@ -95,4 +97,5 @@ class TextTable(Source):
             {} if space is None else {space.name: space},
             columns,
             spec.text_column or COLUMN,
+            spec.group_column,
         )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pydantic import PrivateAttr
 from torch import Tensor
 
-from fedmt.core.errors import FedmtError, cut
+from fedmt.core.errors import FedmtError, cut, listed
 from fedmt.core.section import ConfigPath, Section
 from fedmt.inputs.base import Input
 from fedmt.inputs.tables.schema import HOW, Column, Schema, pool_moments
@@ -37,6 +37,12 @@ with warnings.catch_warnings():
 
         def samples(self, frame: Frame, aside: Collection[str]) -> tuple[Tensor, Input]:
             schema = self.known()
+            told = [column.name for column in schema.columns if column.name in aside]
+            if told:
+                raise FedmtError(
+                    f"{frame.name}: the schema lists {listed(told)} as a feature, but the config says "
+                    f"that it holds labels or groups; remove it from the schema. {HOW}"
+                )
             return schema.encode(frame), Tables.by(schema)
 
         def known(self) -> Schema:

@@ -209,7 +209,8 @@ def _categorical(column: Column, frame: Frame, errors: list[list[str]]) -> NDArr
         elif cell:
             errors[row].append(
                 f"{frame.place(row)}: column '{column.name}' has '{cell}', which the schema does not know."
-                f"{nearest(cell, places)} Its categories are {listed(places)}."
+                f"{nearest(cell, places)} Its categories are {listed(places)}; correct the "
+                "cell, or add the category to the schema."
             )
     return found
 

@@ -23,9 +23,6 @@ from fedmt.inputs.text import asking
 from fedmt.inputs.text.hashing import Hashed, hash_texts
 from fedmt.inputs.text.views import FEATURES, LENGTH, TokenDropout, dense
 
-COLUMN = "text"
-"""The column of a CSV that holds the texts, unless the user names another."""
-
 DEVIATION = 0.125
 """What a network's input is divided by, so that its L2 norm is 8, not 1. With 1, a linear network learned too
 slowly at the default learning rate; from 4 to 16 there was little difference (TREC, held-out questions)."""
@@ -152,7 +149,7 @@ class Text(Input):
         return super().batches(given) if asking.is_stored(given) else asking.batches(given, self.hashed)
 
     def find(self, paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
-        return asking.find_texts(paths, column or COLUMN, notes)
+        return asking.find_texts(paths, column, notes)
 
     def read(self, items: Sequence[Item]) -> Iterator[Batch]:
         return asking.read_texts(items, self.hashed)

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedmt.core.errors import FedmtError
+from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.inputs.base import Batch, Item
-from fedmt.inputs.rows import table_rows
+from fedmt.inputs.rows import table_header, table_rows
 from fedmt.inputs.text.hashing import Hashed
+
+COLUMN = "text"
+"""What the column of texts is called, if nothing else is said."""
 
 BATCH = 256
 NO_WORDS = "no word in it; expected at least one word of two letters or more"
@@ -37,8 +40,11 @@ def batches(given: Any, hash_all: Hash) -> Iterator[Tensor]:
         yield found.samples
 
 
-def find_texts(paths: Sequence[Path], column: str, notes: list[str]) -> list[Item]:
-    """The rows of a CSV's `column`, and the lines of any other file, each an item called by its text."""
+def find_texts(paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
+    """The rows of a CSV's `column`, and the lines of any other file, each an item called by its text.
+
+    column: by default the one called 'text', or the only one.
+    """
     items: list[Item] = []
     for path in paths:
         if path.is_dir():
@@ -47,14 +53,22 @@ def find_texts(paths: Sequence[Path], column: str, notes: list[str]) -> list[Ite
             )
         if not path.exists():
             raise FedmtError(f"{path}: there is no such file.")
-        if path.suffix.lower() == ".csv":
-            found = [Item(text, f"{path}, line {line}", path) for line, (text,) in table_rows(path, [column])]
-        else:
-            found = _lines(path, notes)
+        found = _cells(path, column) if path.suffix.lower() == ".csv" else _lines(path, notes)
         if not found:
             raise FedmtError(f"{path}: no texts in it.")
         items += found
     return items
+
+
+def _cells(path: Path, column: str | None) -> list[Item]:
+    titles = table_header(path)
+    asked = column or (titles[0] if len(titles) == 1 else COLUMN)
+    if asked not in titles:
+        raise FedmtError(
+            f"{path}: no column '{asked}'; the columns are {listed(titles) or 'none'}. Name the one that "
+            f"holds the texts: --column NAME.{nearest(asked, titles)}"
+        )
+    return [Item(text, f"{path}, line {line}", path) for line, (text,) in table_rows(path, [asked])]
 
 
 def _lines(path: Path, notes: list[str]) -> list[Item]:

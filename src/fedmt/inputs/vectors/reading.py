@@ -92,27 +92,54 @@ def load_array(path: Path, array: str = "vectors") -> Tensor:
 
 
 def load_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz archive, which must have `array`, or that of a .npy file under this name."""
+    arrays = archive_arrays(path, array)
+    if array not in arrays:
+        raise FedmtError(
+            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Save the vectors "
+            "under this name; a config can name another one by vectors.array."
+        )
+    return arrays
+
+
+def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
     """All arrays of an .npz archive, or that of a .npy file under the name `array`."""
+    name = ""
     try:
         # Without pickle: an array is data, and must not be able to run anything.
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {array: found}
+        arrays = {}
         with found:
-            arrays = {name: found[name] for name in found.files}
+            for name in found.files:
+                arrays[name] = found[name]
+        return arrays
     except FileNotFoundError:
         raise FedmtError(f"{path}: there is no such file; correct its path.") from None
     except Exception as error:  # a damaged file fails in many ways
-        reason = "it holds Python objects, which are not loaded" if "pickle" in str(error).lower() else error
+        if not name and path.is_file() and not path.read_bytes()[:6].startswith((b"PK", b"\x93NUMPY")):
+            raise FedmtError(f"{path}: not a NumPy file; write it with numpy.save or numpy.savez.") from None
+        if "pickle" in str(error).lower():
+            what = f"array '{name}'" if name else "it"
+            raise FedmtError(
+                f"{path}: {what} holds Python objects, which are not loaded. Rows of different lengths "
+                "become such an array, and so do strings in a data frame: save numbers [N, features], and "
+                "labels as array.astype(str)."
+            ) from None
         raise FedmtError(
-            f"{path}: cannot be read: {reason}. Write it with numpy.save or numpy.savez."
+            f"{path}: cannot be read: {error}. Write it with numpy.save or numpy.savez."
         ) from None
-    if array not in arrays:
-        raise FedmtError(
-            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Name the vectors by "
-            "vectors.array."
-        )
-    return arrays
+
+
+def vector_array(path: Path, array: str = "vectors") -> str | None:
+    """The name of the vectors in an .npz archive: `array`, else its only matrix; None where it has images,
+    or none or several matrices."""
+    arrays = archive_arrays(path, array)
+    if array in arrays:
+        return array
+    matrices = [name for name, found in arrays.items() if found.ndim == 2 and found.dtype.kind in "iuf"]
+    return matrices[0] if len(matrices) == 1 and "images" not in arrays else None
 
 
 # -- what a model is asked about ------------------------------------------------------------------
@@ -159,7 +186,8 @@ def open_rows(path: Path) -> Frame:
     """A table, or an array as a table whose columns have no names but their numbers."""
     if path.suffix.lower() not in ARRAYS:
         return read_frame(path)
-    values = load_array(path).double().numpy()
+    archive = path.suffix.lower() == ".npz"
+    values = load_array(path, (vector_array(path) if archive else None) or "vectors").double().numpy()
     columns = {str(place): values[:, place] for place in range(values.shape[1])}
     return Frame(str(path), columns, range(len(values)), "row")
 

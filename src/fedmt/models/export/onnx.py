@@ -40,6 +40,8 @@ def export_onnx(model: Model, path: Path) -> float | None:
         )
     predictor = model.predictor().cpu()
     example = model.input.blank(2)
+    with torch.no_grad():
+        predictor(example)  # what an input keeps for good must be a real tensor, not one of the exporter's
     try:
         with _quiet():
             program = torch.onnx.export(
