@@ -175,7 +175,7 @@ def watch(path: Path, port: int, console: Console) -> None:
         # the line that promises it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            # First: a Ctrl-C while it starts would leave a thread that nobody waits for, which aborts at exit.
+            # First: a Ctrl-C while it starts would leave a thread that nobody waits for, and that aborts.
             thread.start()
             console.print(
                 f"Watching {path}: {server.address}\nCtrl-C ends it; the run continues.", soft_wrap=True
