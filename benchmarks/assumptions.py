@@ -109,7 +109,7 @@ class Case:
     name: str
     method: str
     change: Change = unchanged
-    alignment: bool = True
+    prior: str = "uniform"
     gamma: float | None = None
     per_class: int = 3
     training: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def cases() -> list[Case]:
         Case("FedMT (T), 2 columns wrong, a fifth of them spread", "given", with_wrong(2, spread=0.2)),
         Case("FedMT (T), 4 columns unknown", "given", with_wrong(4, spread=1)),
         Case("FedMT (T), uneven classes", "given", gamma=0.9),
-        Case("FedMT (T), uneven classes, no alignment", "given", alignment=False, gamma=0.9),
+        Case("FedMT (T), uneven classes, estimated prior", "given", prior="estimated", gamma=0.9),
         Case("FedMT (E), unrelated labels", "estimated", with_unrelated_labels),
         Case("FedMT (T), negative images at the centers", "given", with_negatives),
     ]
@@ -160,7 +160,7 @@ def method(case: Case) -> Method:
         (own,) = [c["set"] for c in columns if c["label"] == "Single"]
         alone = {k.removeprefix("training."): v for k, v in own.items() if k.startswith("training.")}
         return Single(Training(**{**base["training"], **alone, **case.training}), augmentation)
-    options = {**base["method"], "correspondence": case.method, "alignment": case.alignment}
+    options = {**base["method"], "correspondence": case.method, "prior": case.prior}
     del options["name"]
     return FedMT(Training(**{**base["training"], **case.training}), augmentation, **options)
 

@@ -1,7 +1,7 @@
 """How many seconds until a run first reaches an accuracy on the test images?
 
     python benchmarks/time_to_accuracy.py experiments/base/cifar100.toml --reach 66.7 \\
-        --set method.alignment=true
+        --set method.prior=uniform
 
 From the start of this process: imports, data, captures, every round and every test count. The run goes on to
 its end, so that the last round's accuracy stands beside it. Read off the test curve, it chooses nothing.

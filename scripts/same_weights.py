@@ -69,7 +69,7 @@ CASES: dict[str, dict[str, str]] = {
         "method": FEDMT
         + 'correspondence = "estimated"\nestimator = "learnable"\nprojection = "all"\nsmoothing = 0.0'
     },
-    "fedmt-alignment": {"method": FEDMT + 'correspondence = "estimated"\nalignment = true'},
+    "fedmt-uniform": {"method": FEDMT + 'correspondence = "estimated"\nprior = "uniform"'},
     "single": {"method": 'name = "single"'},
     "fedtrans": {"method": 'name = "fedtrans"\nfine_tune_epochs = 3'},
     "fedrep": {"method": 'name = "fedrep"'},

@@ -77,4 +77,4 @@ def test_the_options_of_the_search_are_options_still():
     assert len(options) == 20
     base = RESULTS.parents[1] / "experiments" / "base" / "cifar100.toml"
     for found in options:
-        build_method(load_config(base, ["benchmark.test_per_class=75", "method.alignment=true", *found]))
+        build_method(load_config(base, ["benchmark.test_per_class=75", "method.prior=uniform", *found]))

@@ -156,7 +156,7 @@ def test_a_given_matrix_is_not_trained(make_federation, play):
     federation = make_federation(samples=30, half=True)
     method = Watched(QUICK, VIEWS, xi=0.05, estimator="learnable", projection="all")
     (*_, state), _ = play(federation, method, rounds=1)
-    assert all(not plan.work.trainable and not plan.keep for plan in method.plans.values())
+    assert all(not p.work.trainable and set(p.keep) == {"prior"} for p in method.plans.values())
     assert not any("correspondence" in kept for kept in state.kept.values())
 
 
@@ -244,7 +244,7 @@ def test_without_averaging_nobody_hears_of_anothers_matrix(make_federation, play
     changed = replace(federation, centers=(replace(first, labels=first.labels.flip(0)), *others))
     different, _ = play(changed, method, rounds=1)
     for name in SPACE:
-        assert set(states[1].kept[name]) == {"correspondence"}
+        assert set(states[1].kept[name]) == {"correspondence", "prior"}
         same = torch.equal(states[1].kept[name]["correspondence"], different[1].kept[name]["correspondence"])
         assert same is (name != "center-1")
 

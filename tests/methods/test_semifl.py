@@ -27,7 +27,7 @@ def test_the_loss_is_the_papers(make_federation):
     """L_fix + lambda_1 L_mix in float64 on the same views."""
     center = make_federation(half=True).centers[0]
     work = (
-        SemiFL(QUICK, VIEWS, xi=0.6, lambda_1=0.3)
+        SemiFL(QUICK, VIEWS, xi=0.6, lambda_1=0.3, prior="ignored")
         .center_round(center, guesses(center), {}, 1, np.random.default_rng(0))
         .work
     )
@@ -53,7 +53,8 @@ def test_the_loss_is_the_papers(make_federation):
 
 def test_only_confident_samples_are_visited_and_partners_are_of_all(make_federation):
     center = make_federation(half=True).centers[0]
-    plan = SemiFL(QUICK, VIEWS, xi=0.6).center_round(center, guesses(center), {}, 1, np.random.default_rng(0))
+    method = SemiFL(QUICK, VIEWS, xi=0.6, prior="ignored")
+    plan = method.center_round(center, guesses(center), {}, 1, np.random.default_rng(0))
     confident = (guesses(center).max(1).values > 0.6).nonzero().flatten().tolist()
     assert 5 < len(confident) < len(center) - 5
     assert set(plan.work.steps["index"][:, 0].flatten().tolist()) == set(confident)
@@ -84,7 +85,7 @@ def test_the_centers_labels_have_no_influence(make_federation, play):
 
 def test_pseudo_labels_are_of_the_received_model(make_federation, make_engine):
     federation = make_federation(samples=30, half=True)
-    engine = make_engine(federation, SemiFL(QUICK, VIEWS, xi=0.3))
+    engine = make_engine(federation, SemiFL(QUICK, VIEWS, xi=0.3, prior="ignored"))
     state, _ = engine.start()
     _, record = engine.round(state)
     engine.model.load_state_dict(state.weights)

@@ -48,7 +48,7 @@ OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",
 )  # fmt: skip
 
-OPTIONS = {"name": "fedmt", "alignment": True}
+OPTIONS = {"name": "fedmt", "prior": "uniform"}
 
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Single": ({"name": "single"}, ALONE),

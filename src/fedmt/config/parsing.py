@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedmt.config.adapting import adapted
 from fedmt.config.building import build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
@@ -70,7 +71,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
     """Checks a config given as nested dictionaries."""
     origin = origin or Origin()
-    raw = with_preset(raw, origin)
+    raw = adapted(with_preset(raw, origin))
     for table, (default, _) in NAMED.items():
         if isinstance(raw.get(table, {}), dict):
             raw = {**raw, table: {"name": default, **raw.get(table, {})}}

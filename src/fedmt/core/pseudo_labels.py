@@ -21,9 +21,9 @@ def align(guesses: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
         expected_k = sum_i S[k | y_i],    S[k | j] = M[j, k] / sum_k' M[j, k']
         q_ik <- q_ik * expected_k / sum_i' q_i'k,    rows normalised again
 
-    guesses: [N, K] distributions; matrix: [J, K]; labels: int64 [N]. S takes the wanted classes of one
-    label for equally frequent: where that is far from true, do not align. Within a label, self-training
-    tends to feed the class it already prefers; this holds the shares in place.
+    guesses: [N, K] distributions; matrix: [J, K], or M times the prior of the wanted classes, where that is
+    known and not uniform; labels: int64 [N]. Within a label, self-training tends to feed the class it already
+    prefers; this holds the shares in place. Where the prior is far from true, do not align.
     """
     allowed = matrix.double()[labels]
     expected = (allowed / allowed.sum(1, keepdim=True).clamp_min(1e-12)).sum(0)
@@ -31,3 +31,8 @@ def align(guesses: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
     scaled = q * (expected / q.sum(0).clamp_min(1e-12))
     total = scaled.sum(1, keepdim=True)
     return torch.where(total > 0, scaled / total.clamp_min(1e-300), q).to(guesses.dtype)
+
+
+def normalized(mass: Tensor) -> Tensor:
+    """Rows of [N, K] non-negative mass divided by their sums."""
+    return mass / mass.sum(1, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny)

@@ -55,7 +55,7 @@ class LocalEngine:
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
-        self.method = self.method.seeing(self.federation.input)
+        self.method = self.method.seeing(self.federation.input).knowing(self.federation.wanted)
         self.trainer = Trainer(
             self.model, self.method.training, self.device, self.federation.input, self.precision
         )
@@ -263,7 +263,7 @@ class LocalEngine:
             "learning_rate": self.method.training.rate(state.round),
             "reference_loss": reference_loss,
         }
-        for key in ("confident_share", "pseudo_label_accuracy", "correspondence_error"):
+        for key in ("confident_share", "pseudo_label_accuracy", "correspondence_error", "prior_error"):
             values = [c[key] for c in centers.values() if key in c]
             if values:
                 record[key] = sum(values) / len(values)

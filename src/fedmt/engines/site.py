@@ -153,6 +153,8 @@ class Site:
                 if center.truth is not None and plan.confident.any():
                     right = (plan.pseudo_labels == center.truth)[plan.confident]
                     record["pseudo_label_accuracy"] = right.float().mean().item()
+            if center.truth is not None and "prior" in plan.keep:
+                record["prior_error"] = _prior_error(plan.keep["prior"], center.truth)
         lasting = {k: v for k, v in kept.items() if k.startswith(("weights:", "control:"))}
         if plan.work is None:
             record["abstained"] = plan.reason
@@ -258,3 +260,9 @@ def _batch_norm_keys(trainer: Trainer) -> frozenset[str]:
             "another strategy or backbone."
         )
     return frozenset(f"{name}.{key}" for name, layer in layers.items() for key in layer.state_dict())
+
+
+def _prior_error(prior: Tensor, truth: Tensor) -> float:
+    """The total variation distance between a prior [K] and the true shares, from 0 to 1."""
+    shares = torch.bincount(truth, minlength=len(prior)).double().cpu() / len(truth)
+    return float((prior.double().cpu() - shares).abs().sum() / 2)

@@ -24,6 +24,8 @@ class Evidence:
     probabilities: the received model's on the center's samples, [N, K]. labels: its own, int64 [N] in
     0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
     remembers from the previous round, [J, K], if any. rng: the center's random numbers in this round.
+    prior: how frequent the wanted classes are at the center, [K]; None: to be estimated with M, by an
+    estimator that can (`fedmt.core.priors`).
     """
 
     probabilities: Tensor
@@ -32,15 +34,17 @@ class Evidence:
     threshold: float
     before: Tensor | None
     rng: np.random.Generator
+    prior: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """matrix: M-hat, [J, K]. filled: bool [K], the columns without evidence, set to 1/J; None where the
-    estimator does not count evidence."""
+    estimator does not count evidence. prior: [K], where the estimator has found it with M."""
 
     matrix: Tensor
     filled: Tensor | None
+    prior: Tensor | None = None
 
 
 class Estimator(Named, ABC):

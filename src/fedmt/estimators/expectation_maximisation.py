@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmt.core.labels import posterior
+from fedmt.core.priors import estimated_joint
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
 
 
@@ -17,7 +18,13 @@ class ExpectationMaximisation(Estimator):
     name: ClassVar[str] = "em"
 
     def estimate(self, evidence: Evidence) -> Estimate:
-        return expectation_maximisation(evidence.probabilities, evidence.labels, evidence.classes)
+        if evidence.prior is not None:
+            # EM on g pi: a known prior enters the scores, and M alone is estimated.
+            scores = evidence.probabilities * evidence.prior.to(evidence.probabilities)
+            return expectation_maximisation(scores, evidence.labels, evidence.classes)
+        joint = estimated_joint(evidence.probabilities, evidence.labels, evidence.classes)
+        found = normalised(joint.double(), evidence.probabilities.dtype)
+        return Estimate(found.matrix, found.filled, joint.sum(0))
 
 
 def expectation_maximisation(

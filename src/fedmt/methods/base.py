@@ -21,6 +21,8 @@ from torch import Tensor
 
 from fedmt.aggregation import Strategy
 from fedmt.core.errors import FedmtError, at_least, positive, share
+from fedmt.core.labels import LabelSpace
+from fedmt.core.priors import class_shares, log_prior
 from fedmt.core.registry import OWN_TABLE, Named
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
@@ -107,7 +109,8 @@ class Training:
     """How centers train, common to all methods.
 
     local_epochs, batch_size: at each center, per round. reference_epochs, reference_batch_size: at the
-    reference center, per round. A batch size of 0 stands for a tenth of its samples, limited to 10 to 250,
+    reference center, per round. reference_rate: the learning rate there after each round, as a share of the
+    centers'. A batch size of 0 stands for a tenth of its samples, limited to 10 to 250,
     which makes about ten steps per epoch. warmup_epochs: at the reference center before the first round, so
     that the first pseudo-labels are informative.
     supervised_views: what training on plain labels sees (the reference center's; every center's in FedTrans
@@ -115,6 +118,8 @@ class Training:
     FedMT's centers.
     participation: share of the centers that is chosen in each round. dropouts: probability that a chosen
     center drops out. weights: centers count equally in the mean, or by their number of samples.
+    logit_adjustment: training on wanted labels corrects for how frequent the classes are where it happens, so
+    that the model answers for equally frequent classes (`fedmt.core.priors`).
     batch_norm: 'static' pools the statistics of all centers, 'static-reference' uses only those of the
     reference center (then nothing but weights travels), 'running' is ordinary batch norm.
     """
@@ -124,6 +129,7 @@ class Training:
     batch_size: int = 50
     reference_epochs: int = 4
     reference_batch_size: int = 0
+    reference_rate: float = 1.0
     warmup_epochs: int = 20
     supervised_views: Literal["weak", "weak+strong", "strong+mixed"] = "strong+mixed"
     learning_rate: float = 0.1
@@ -135,6 +141,7 @@ class Training:
     participation: float = 1.0
     dropouts: float = 0.0
     weights: Literal["equal", "samples"] = "equal"
+    logit_adjustment: bool = True
     batch_norm: Literal["static", "static-reference", "running"] = "static"
 
     def __post_init__(self) -> None:
@@ -150,6 +157,7 @@ class Training:
         ):
             at_least(f"training.{name}", getattr(self, name), 0)
         positive("training.learning_rate", self.learning_rate)
+        positive("training.reference_rate", self.reference_rate)
         share("training.momentum", self.momentum)
         share("training.dropouts", self.dropouts)
         if not 0 < self.participation <= 1:
@@ -185,6 +193,10 @@ class Method(Named, ABC):
         views = self.augmentation.on(input)
         return self if views == self.augmentation else replace(self, augmentation=views)
 
+    def knowing(self, wanted: LabelSpace) -> Method:
+        """The method with its options by class in the order of the wanted space, checked."""
+        return self
+
     # -- the reference center ---------------------------------------------------------------------
 
     def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
@@ -192,9 +204,10 @@ class Method(Named, ABC):
         round 0 is the warm-up."""
         training = self.training
         epochs = training.reference_epochs if round > 0 else training.warmup_epochs
-        return self.supervised_work(
-            reference, epochs, self.reference_batch(reference), training.rate(round), rng
-        )
+        rate = training.rate(round)
+        if round > 0 and self.schedule.centers_train:
+            rate *= training.reference_rate
+        return self.supervised_work(reference, epochs, self.reference_batch(reference), rate, rng)
 
     def reference_batch(self, reference: Center) -> int:
         return self.training.reference_batch_size or min(max(len(reference) // 10, 10), 250)
@@ -257,6 +270,10 @@ class Method(Named, ABC):
             return None
         assert center.labels is not None
         tables = {"label": center.labels}
+        if self.training.logit_adjustment and space is None:
+            shares = class_shares(center.labels, len(center.space or ()))
+            if not bool((shares == shares[0]).all()):
+                tables["log_prior"] = log_prior(shares)
         index = sample_stream(np.arange(len(center)), epochs, batch, rng)
         if self.training.supervised_views == "strong+mixed":
             steps = fix_mix_steps(index, len(center), MIXING, self.augmentation, rng)
@@ -295,7 +312,7 @@ class Method(Named, ABC):
 
     def supervised_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """Cross-entropy (R_s at the reference center), the mean over the views of each sample."""
-        target = tables["label"][step["index"]]
+        logits, target = shifted(logits, tables), tables["label"][step["index"]]
         return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
 
     def mixed_views(self, samples: Tensor, steps: Tensors) -> Tensor:
@@ -305,10 +322,15 @@ class Method(Named, ABC):
 
     def mixed_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`L_fix + L_mix` against a center's own labels, from the logits [2B, K] of its views."""
-        strong_logits, mixed_logits = logits.chunk(2)
+        strong_logits, mixed_logits = shifted(logits, tables).chunk(2)
         everyone = torch.ones_like(step["index"][0])
         l_fix, l_mix = fix_mix_losses(strong_logits, mixed_logits, step, tables["label"], everyone)
         return {"loss": l_fix + l_mix}
+
+
+def shifted(logits: Tensor, tables: Tensors) -> Tensor:
+    """The logits [V, K] for the prior of the place where the samples come from, if it is not uniform."""
+    return logits + tables["log_prior"] if "log_prior" in tables else logits
 
 
 def sample_stream(samples: np.ndarray, epochs: int, batch: int, rng: np.random.Generator) -> np.ndarray:
@@ -330,6 +352,7 @@ PAPER_TRAINING: dict[str, Any] = {
     "warmup_epochs": 5,
     "batch_size": 10,
     "reference_batch_size": 0,
+    "reference_rate": 1.0,
     "supervised_views": "weak",
     "learning_rate": 0.03,
     "schedule": "cosine",
@@ -340,6 +363,7 @@ PAPER_TRAINING: dict[str, Any] = {
     "participation": 1.0,
     "dropouts": 0.0,
     "weights": "equal",
+    "logit_adjustment": False,
     "batch_norm": "static",
 }
 """The printed choices of the paper's CIFAR-100 runs. Batch size and clipping are not printed and

@@ -16,7 +16,7 @@ measured best as the default; the preset `paper` gives the printed ones (see doc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -26,9 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, at_least, positive, share
-from fedmt.core.labels import frobenius_error, posterior
+from fedmt.core.labels import LabelSpace, frobenius_error, posterior
 from fedmt.core.losses import double_softmax_cross_entropy, projected_cross_entropy
-from fedmt.core.pseudo_labels import align, confident_pseudo_labels
+from fedmt.core.priors import estimated_prior, log_prior, named_shares
+from fedmt.core.pseudo_labels import align, confident_pseudo_labels, normalized
 from fedmt.data.center import Center
 from fedmt.data.member import Member, Roster
 from fedmt.estimators import ESTIMATORS, Estimator, Evidence
@@ -42,6 +43,7 @@ from fedmt.methods.base import (
     Presets,
     Tensors,
     sample_stream,
+    shifted,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.methods.schedules import Alternate, Schedule
@@ -62,9 +64,10 @@ class FedMT(Method):
         before. Then M-hat leaves its center too.
     pseudo_labels: from the model alone, 'plain' (the paper), or sharpened by the center's own label,
         'posterior': q_k ~ f_k M[label, k].
-    alignment: hold the guesses' shares of the wanted classes, within each of the center's own, to what
-        a uniform prior lets expect, against self-training's drift to the classes it already prefers
-        (not in the paper; see `pseudo_labels.align`).
+    prior: how frequent the wanted classes are at a center. 'estimated' from its labels and the model's
+        answers, by each center for itself; 'uniform', or a table {class = share} for all centers, where it is
+        known: the shares of the guesses are then held to it; 'ignored' (the paper) takes the model's answers
+        as they are. See `fedmt.core.priors`.
     smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none), so
         that an early wrong zero is not final. M-hat is remembered without it. Whatever the share, a label
         whose row of M-hat is all zero (no confident sample carries it) has no gradient in R^p.
@@ -87,7 +90,7 @@ class FedMT(Method):
                 "average": False,
                 "smoothing": 0.0,
                 "pseudo_labels": "plain",
-                "alignment": False,
+                "prior": "ignored",
                 "soft": False,
                 "projection": "confident",
                 "projection_loss": "proper",
@@ -107,7 +110,7 @@ class FedMT(Method):
     average: bool = False
     smoothing: float = 0.01
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
-    alignment: bool = False
+    prior: Literal["estimated", "uniform", "ignored"] | dict[str, float] = "estimated"
     soft: bool = True
     projection: Literal["all", "confident", "none"] = "none"
     projection_loss: Literal["proper", "double-softmax"] = "proper"
@@ -140,6 +143,11 @@ class FedMT(Method):
                 "method.soft = false (the paper) or method.projection = 'all'."
             )
 
+    def knowing(self, wanted: LabelSpace) -> FedMT:
+        if isinstance(self.prior, str):
+            return self
+        return replace(self, prior=named_shares(self.prior, wanted, "method.prior"))
+
     @cached_property
     def _estimator(self) -> Estimator:
         return ESTIMATORS.find(self.estimator, "method.estimator")()
@@ -149,10 +157,14 @@ class FedMT(Method):
     ) -> CenterRound:
         """Procedure B up to the batches: pseudo-labels, S_fix, M-hat, S_mix."""
         known = self._correspondence(center, predictions, kept, rng)
-        labels, matrix = known.labels, known.matrix
-        guess = posterior(predictions, matrix, labels) if self.pseudo_labels == "posterior" else predictions
-        if self.alignment:
-            guess = align(guess, matrix, labels)
+        labels, matrix, prior = known.labels, known.matrix, known.prior
+        joint = matrix if prior is None else matrix * prior
+        if self.pseudo_labels == "posterior":
+            guess = posterior(predictions, joint, labels)
+        else:
+            guess = predictions if prior is None else normalized(predictions * prior)
+        if self._assumed is not None:
+            guess = align(guess, joint, labels)
         pseudo, confident = confident_pseudo_labels(guess, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
         if len(fix) == 0 and not self.soft:
@@ -177,6 +189,8 @@ class FedMT(Method):
             # gradient, as at a center without labels.
             matrix = matrix.masked_fill(no_class[:, None], 1.0)
         tables = {"label": labels, "matrix": matrix, "target": target, "counts": counts}
+        if prior is not None:
+            tables["log_prior"] = log_prior(prior)
         work = LocalWork(
             self.center_views,
             self.center_loss,
@@ -197,6 +211,7 @@ class FedMT(Method):
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`R^p + lambda_2 (L_fix + lambda_1 L_mix)` of one step, from the logits [3B, K] of its views."""
         index = step["index"][0]
+        logits = shifted(logits, tables)
         *plain_logits, strong_logits, mixed_logits = logits.split(len(index))
         l_fix, l_mix = fix_mix_losses(
             strong_logits, mixed_logits, step, tables["target"], tables["counts"][index]
@@ -262,56 +277,82 @@ class FedMT(Method):
         # A center that labels in the wanted space needs no estimate: its labels are the wanted ones.
         return known is not None and (self.correspondence == "given" or known.coarse == known.fine)
 
+    @cached_property
+    def _assumed(self) -> list[float] | None:
+        """The prior that is assumed of every center, in the order of the wanted classes; uniform is []."""
+        if isinstance(self.prior, str):
+            return [] if self.prior == "uniform" else None
+        return list(self.prior.values())
+
     def _correspondence(
         self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
     ) -> _Known:
-        """The center's labels and the matrix to train with: given, or estimated and then smoothed."""
+        """The center's labels, its prior, and the matrix to train with: given, or estimated and smoothed."""
+        prior = predictions.new_tensor(self._assumed) if self._assumed else None
         if center.labels is None or center.space is None:
             # No labels: one class that everything belongs to. R^p is then 0 and the posterior plain.
             one = predictions.new_ones(1, predictions.shape[1])
-            return _Known(torch.zeros_like(predictions[:, 0], dtype=torch.int64), one)
-        if self._uses_given(center):
+            known = _Known(torch.zeros_like(predictions[:, 0], dtype=torch.int64), one, prior)
+        elif self._uses_given(center):
             assert center.correspondence is not None
-            return _Known(center.labels, center.correspondence.matrix.to(predictions))
-        matrix, facts = self._estimate(center, predictions, kept, rng)
+            known = _Known(center.labels, center.correspondence.matrix.to(predictions), prior)
+        else:
+            known = self._estimated(center, predictions, prior, kept, rng)
+        if self.prior == "estimated" and known.prior is None:
+            found = estimated_prior(predictions, known.matrix, known.labels)
+            known = replace(known, prior=found)
+        if self.prior == "estimated":
+            assert known.prior is not None
+            known = replace(known, keep={**known.keep, "prior": known.prior})
+        return known
+
+    def _estimated(
+        self,
+        center: Center,
+        predictions: Tensor,
+        prior: Tensor | None,
+        kept: Tensors,
+        rng: np.random.Generator,
+    ) -> _Known:
+        """The same for a center whose correspondence is estimated."""
+        assert center.labels is not None and center.space is not None
+        scores = predictions
+        if self._assumed is not None:
+            # M is not known yet, so the shares can be held over the whole center alone.
+            row = predictions.new_ones(1, predictions.shape[1]) if prior is None else prior[None]
+            guess = predictions if prior is None else normalized(predictions * prior)
+            scores = align(guess, row, torch.zeros_like(center.labels))
+        assumed = None if self.prior == "estimated" else torch.ones_like(predictions[0])
+        before = kept["correspondence"].to(predictions) if "correspondence" in kept else None
+        evidence = Evidence(scores, center.labels, len(center.space), self.xi, before, rng, assumed)
+        estimate = self._estimator.estimate(evidence)
+        matrix = estimate.matrix
+        facts = {} if estimate.filled is None else {"filled_columns": float(estimate.filled.sum())}
         if center.correspondence is not None:
             facts["correspondence_error"] = frobenius_error(matrix, center.correspondence.matrix)
         keep = {"correspondence": matrix}
         if self.average and "mean" in kept:
             matrix = kept["mean"].to(predictions)
         learned = matrix if self._estimator.trained else None
-        return _Known(center.labels, self._smoothed(matrix), learned, keep, facts)
+        found = estimate.prior if self.prior == "estimated" else prior
+        return _Known(center.labels, self._smoothed(matrix), found, learned, keep, facts)
 
     def _smoothed(self, matrix: Tensor) -> Tensor:
         """[J, K], with the share `smoothing` of the uniform matrix."""
         return matrix.lerp(torch.full_like(matrix, 1 / len(matrix)), self.smoothing)
-
-    def _estimate(
-        self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
-    ) -> tuple[Tensor, dict[str, float]]:
-        """M-hat [J, K] and facts for the record."""
-        assert center.labels is not None and center.space is not None
-        labels, classes = center.labels, len(center.space)
-        if self.alignment:
-            # M is not known yet, so the shares can be held over the whole center alone.
-            everything = predictions.new_ones(1, predictions.shape[1])
-            predictions = align(predictions, everything, torch.zeros_like(labels))
-        before = kept["correspondence"].to(predictions) if "correspondence" in kept else None
-        estimate = self._estimator.estimate(Evidence(predictions, labels, classes, self.xi, before, rng))
-        facts = {} if estimate.filled is None else {"filled_columns": float(estimate.filled.sum())}
-        return estimate.matrix, facts
 
 
 @dataclass(frozen=True, eq=False)
 class _Known:
     """What a center trains with, and what it keeps.
 
-    labels: [N]. matrix: [J, K], smoothed where it is estimated. learned: the matrix before smoothing, where
-    it is trained beside the model.
+    labels: [N]. matrix: [J, K], smoothed where it is estimated. prior: [K]; None where it is uniform or not
+    looked at. learned: the matrix before smoothing, where it is trained beside the model.
     """
 
     labels: Tensor
     matrix: Tensor
+    prior: Tensor | None = None
     learned: Tensor | None = None
     keep: Tensors = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)

@@ -9,14 +9,15 @@ center then on its labels. It is what remains of FedMT without the centers' own 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, at_least, positive
-from fedmt.core.pseudo_labels import confident_pseudo_labels
+from fedmt.core.priors import estimated_prior, log_prior
+from fedmt.core.pseudo_labels import confident_pseudo_labels, normalized
 from fedmt.data.center import Center
 from fedmt.methods.base import (
     PAPER_AGGREGATION,
@@ -27,6 +28,7 @@ from fedmt.methods.base import (
     Presets,
     Tensors,
     sample_stream,
+    shifted,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
 from fedmt.methods.schedules import Alternate, Schedule
@@ -34,13 +36,17 @@ from fedmt.methods.schedules import Alternate, Schedule
 
 @dataclass(frozen=True)
 class SemiFL(Method):
-    """xi: confidence threshold. lambda_1: weight of L_mix. a: the mixing share is Beta(a, a)."""
+    """
+    xi: confidence threshold. lambda_1: weight of L_mix. a: the mixing share is Beta(a, a).
+    prior: how frequent the wanted classes are at a center: 'estimated' from the model's answers, by each
+        center for itself; or 'ignored' (the paper). See `fedmt.core.priors`.
+    """
 
     name: ClassVar[str] = "semifl"
     schedule: ClassVar[Schedule] = Alternate()
     presets: ClassVar[Presets] = {
         "paper": {
-            "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75},
+            "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75, "prior": "ignored"},
             "training": PAPER_TRAINING,
             "aggregation": PAPER_AGGREGATION,
         }
@@ -49,6 +55,7 @@ class SemiFL(Method):
     xi: float = 0.95
     lambda_1: float = 1.0
     a: float = MIXING
+    prior: Literal["estimated", "ignored"] = "estimated"
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)
@@ -61,14 +68,23 @@ class SemiFL(Method):
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
         """Pseudo-labels, S_fix, S_mix and their batches."""
+        keep: dict[str, Tensor] = {}
+        if self.prior == "estimated":
+            # The labels in the center's own space are not used: one class that everything belongs to.
+            one = predictions.new_ones(1, predictions.shape[1])
+            nobody = torch.zeros_like(predictions[:, 0], dtype=torch.int64)
+            keep["prior"] = estimated_prior(predictions, one, nobody)
+            predictions = normalized(predictions * keep["prior"])
         pseudo, confident = confident_pseudo_labels(predictions, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
         if len(fix) == 0:
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
-            return CenterRound(None, {}, pseudo, confident, reason=reason)
+            return CenterRound(None, keep, pseudo, confident, reason=reason)
         batches = sample_stream(fix, self.training.local_epochs, self.training.batch_size, rng)
         steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
         tables = {"pseudo": pseudo}
+        if keep:
+            tables["log_prior"] = log_prior(keep["prior"])
         work = LocalWork(
             self.mixed_views,
             self.center_loss,
@@ -77,11 +93,11 @@ class SemiFL(Method):
             self.training.rate(round),
             samplewise=("pseudo",),
         )
-        return CenterRound(work, {}, pseudo, confident)
+        return CenterRound(work, keep, pseudo, confident)
 
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`L_fix + lambda_1 L_mix` of one step, from the logits [2B, K] of its views."""
-        strong_logits, mixed_logits = logits.chunk(2)
+        strong_logits, mixed_logits = shifted(logits, tables).chunk(2)
         everyone = torch.ones_like(step["index"][0])  # the batch is of S_fix alone
         l_fix, l_mix = fix_mix_losses(strong_logits, mixed_logits, step, tables["pseudo"], everyone)
         return {"loss": l_fix + self.lambda_1 * l_mix, "fix": l_fix, "mix": l_mix}

@@ -175,10 +175,11 @@ def watch(path: Path, port: int, console: Console) -> None:
         # the line that promises it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            console.print(
-                f"Watching {path}: {server.address}\nCtrl-C ends it; the run goes on.", soft_wrap=True
-            )
+            # First: a Ctrl-C while it starts would leave a thread that nobody waits for, and that aborts.
             thread.start()
+            console.print(
+                f"Watching {path}: {server.address}\nCtrl-C ends it; the run continues.", soft_wrap=True
+            )
             server.serve_forever()
         except KeyboardInterrupt:
             console.print("No longer watching.")

@@ -171,7 +171,7 @@ def _statistics(task: Task) -> Message:
 
 def _site(task: Task, plan: Plan) -> Site:
     config = plan.config
-    method, strategy = build_method(config), build_strategy(config)
+    method, strategy = build_method(config).knowing(plan.wanted), build_strategy(config)
     device = pick_device(task.settings.file.device)
     trainer = Trainer(plan.network(), method.training, device, plan.input, config.precision)
     names = [space.name for space in plan.spaces]

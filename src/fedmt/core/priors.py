@@ -1,0 +1,113 @@
+"""Class priors: how frequent the wanted classes are at a center, and what that changes.
+
+The model answers for a *uniform* prior, g_k(x) ~ p(x | k). Samples of a class look alike everywhere, but how
+frequent the class is, pi_c(k), is a center's own. With the correspondence M, the joint distribution of a
+center's label and the wanted class is W[j, k] = pi(k) M[j, k], and
+
+    posterior     q_i(k) ~ g_k(x_i) W[y_i, k]
+    training      cross-entropy of softmax(z + log pi), the logits shifted by the prior of where the sample is
+    prediction    softmax(z + log pi*) for whatever prior pi* the user will meet
+
+M or pi or both are unknown. They maximize the likelihood sum_i log sum_k g_k(x_i) W[y_i, k], which is concave
+in W, by expectation maximization (for pi alone: Saerens, Latinne, Decaestecker 2002). Logit adjustment: Menon
+et al. 2021. Pure functions of tensors, in float64: they are sums over a whole center, done once per round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.labels import COLUMN_TOLERANCE, LabelSpace, posterior
+
+ITERATIONS = 50
+"""Of expectation maximization. Each costs one pass over a center's [N, K] scores."""
+
+
+def class_shares(labels: Tensor, classes: int, pseudo_count: float = 1.0) -> Tensor:
+    """The shares [K] of the classes among labels int64 [N], each class counted `pseudo_count` times more.
+
+    So a class that has no sample keeps a finite logarithm, and equal counts give exactly equal shares.
+
+    >>> class_shares(torch.tensor([0, 0, 1]), 2, pseudo_count=0.5)
+    tensor([0.6250, 0.3750])
+    """
+    counts = torch.bincount(labels, minlength=classes).double() + pseudo_count
+    return (counts / counts.sum()).float()
+
+
+def estimated_prior(
+    scores: Tensor,
+    matrix: Tensor,
+    labels: Tensor,
+    doubt: float | None = None,
+    iterations: int = ITERATIONS,
+) -> Tensor:
+    """The prior [K] of a center whose correspondence is known: pi_k = (1/N) sum_i q_i(k).
+
+    scores: g [N, K], rows sum to 1. matrix: M [J, K]. labels: int64 [N].
+
+    A weak model's answers say little about how frequent the classes are, and training on what it believes
+    would make it believe it more. So each step is pulled toward the assumption that the wanted classes of one
+    label are equally frequent, with the weight `doubt`; None: 1 - mean_i max_k q_i(k), the doubt of the
+    guesses themselves, which fades as the model learns. Where M is a partition, the center's labels tell the
+    mass of each label, and only its split is estimated.
+    """
+    g, m = scores.double(), matrix.double()
+    spread = m / m.sum(1, keepdim=True).clamp_min(1e-300)
+    base = spread[labels].mean(0)
+    base = prior = base / base.sum().clamp_min(1e-300)  # a label may have an all-zero row of M
+    for _ in range(iterations):
+        q = posterior(g, prior * m, labels)
+        prior = q.mean(0).lerp(base, _doubt(q, doubt))
+    return prior.to(scores.dtype)
+
+
+def estimated_joint(
+    scores: Tensor, labels: Tensor, classes: int, doubt: float | None = None, iterations: int = ITERATIONS
+) -> Tensor:
+    """The joint distribution W [J, K] of a center whose correspondence is not known.
+
+        W[j, k] = (1/N) sum over i with y_i = j of q_i(k)
+
+    M is W divided by its column sums, and these are the prior. classes: J. doubt: as above, the weight of the
+    assumption that the labels say nothing about the wanted classes, and that these are equally frequent.
+    """
+    g = scores.double()
+    shares = torch.bincount(labels, minlength=classes).double() / len(labels)
+    base = joint = shares[:, None].expand(classes, g.shape[1]) / g.shape[1]
+    for _ in range(iterations):
+        q = posterior(g, joint, labels)
+        found = torch.zeros_like(base).index_add_(0, labels, q) / len(labels)
+        joint = found.lerp(base, _doubt(q, doubt))
+    return joint.to(scores.dtype)
+
+
+def _doubt(q: Tensor, doubt: float | None) -> Tensor:
+    """The weight of the assumption beside the guesses q [N, K], a scalar from 0 to 1."""
+    return 1 - q.amax(1).mean() if doubt is None else q.new_tensor(doubt)
+
+
+def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> dict[str, float]:
+    """Shares by class, in the order of the space, checked and summing to 1. where: begins the errors."""
+    shares: dict[str, float] = {}
+    for name, value in given.items():
+        label = space.classes[space.index(name, where)]
+        if not 0 <= value <= 1:
+            raise FedmtError(f"{where}: the share of '{label}' is {value}, expected one from 0 to 1.")
+        shares[label] = float(value)
+    missing = [c for c in space if c not in shares]
+    if missing:
+        raise FedmtError(f"{where}: no share for {listed(missing)}; every class of '{space.name}' needs one.")
+    total = sum(shares.values())
+    if abs(total - 1) > COLUMN_TOLERANCE:
+        raise FedmtError(f"{where}: the shares sum to {total:.6g}, expected 1.")
+    return {c: shares[c] / total for c in space}
+
+
+def log_prior(prior: Tensor) -> Tensor:
+    """What a prior [K] adds to logits [..., K]; finite also for a class that does not occur."""
+    return prior.clamp_min(1e-6).log()
