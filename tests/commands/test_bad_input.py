@@ -217,7 +217,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
         columns(x=[1.0, None], y=[float("inf"), 1.0], label=["p", "q"]),
         [f"{BONN}.parquet: 2 values are missing, NaN or infinite, the first on row 1: 1 in 'x', 1 in 'y'."],
     ),
-    ("csv", text("bonn.csv", "x,y,label\n1,old,p\n"), [f"{BONN}.csv, line 2: column 'y' has 'old', expecte"]),
+    ("csv", text("bonn.csv", "x,y,label\n1,old,p\n"), [f"{BONN}.csv: 'y' has words, expected numbers"]),
     ("table", text("bonn.csv", "age,sex,label\ninf,F,p\n"), [f"{BONN}.csv, line 2: column 'age' is infinit"]),
     # a label that is not in its space
     ("npz", npz(labels=np.array(list("ppqz"))), [f"{BONN}.npz, labels[3]: {UNKNOWN}"]),
@@ -237,7 +237,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     # a table whose columns differ between centers
     ("csv", text("bonn.csv", "x,z,label\n1,2,p\n"), ["'Bonn' has other columns", "lacks 'y' and has beside"]),
     ("csv", text("bonn.csv", "y,x,label\n1,2,p\n"), ["it has them in another order", "vectors.columns"]),
-    ("parquet", columns(x=["a"], y=["c"], label=["p"]), [f"{BONN}.parquet: the columns 'x', 'y' are not nu"]),
+    ("parquet", columns(x=["a"], y=["c"], label=["p"]), [f"{BONN}.parquet: 'x', 'y' have words, expected n"]),
     (
         "table",
         text("bonn.csv", "age,gender,label\n1,F,p\n"),

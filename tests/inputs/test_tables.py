@@ -173,7 +173,9 @@ def test_cells_that_do_not_fit(tmp_path: Path) -> None:
     said = str(error.value)
     assert f"{path}, line 3: column 'age' has 'old', expected a number." in said
     assert f"{path}, line 3: column 'sex' has 'D', which the schema does not know." in said
-    assert "Its categories are 'F', 'M'. (2 rows in all)" in said and "line 5" not in said
+    assert (
+        "Its categories are 'F', 'M'; correct" in said and "(2 rows in all)" in said and "line 5" not in said
+    )
     with pytest.raises(FedmtError, match=r"no column 'sex', which the schema has; .* 'age', 'sx'"):
         schema.encode({"age": [1.0], "sx": ["F"]})
     far = schema.encode({"age": [1e9, -1e9], "sex": ["F", "M"]})
