@@ -6,6 +6,7 @@ traveling.py   what of it travels to the centers of a run between machines
 presets.py     named settings of whole tables
 variants.py    the same config with another method
 building.py    from a config to the method, the strategy, the federation and the network
+freezing.py    the federation through a frozen network
 dumping.py     the resolved config, as a run folder keeps it
 """
 
@@ -21,6 +22,7 @@ from fedmt.config.building import (
     starting_model,
 )
 from fedmt.config.dumping import dump_config, resolved
+from fedmt.config.freezing import freeze
 from fedmt.config.parsing import load_config, override, parse_config, read_toml
 from fedmt.config.schema import Config, DeploymentSpec, ModelSpec, config_class
 
@@ -36,6 +38,7 @@ __all__ = [
     "build_transforms",
     "config_class",
     "dump_config",
+    "freeze",
     "load_config",
     "override",
     "parse_config",

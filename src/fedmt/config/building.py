@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmt.aggregation import Strategy, Transform
 from fedmt.aggregation.transforms import TransformSpec
-from fedmt.backbones import Classifier, build
+from fedmt.backbones import Classifier, build, find_backbone
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
 from fedmt.core.errors import FedmtError
@@ -27,6 +27,11 @@ from fedmt.data.loading import Vocabulary, load_federation
 from fedmt.data.member import Member
 from fedmt.inputs import Input
 from fedmt.methods import METHODS, Method
+
+RANDOM_FEATURES = (
+    "model.freeze without model.weights: the features are those of a network at random weights. Name a file "
+    "with trained ones by model.weights."
+)
 
 
 def build_method(config: Config) -> Method:
@@ -85,6 +90,8 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
         federation, notes = load_federation(
             config.wanted, config.reference, config.centers, config.tests, config.options, vocabulary, at_hand
         )
+    if config.model.freeze is not None and config.model.weights is None:
+        notes = (*notes, RANDOM_FEATURES)
     if config.calibration is None:
         return federation, notes
     federation, note = hold_out(federation, config.calibration, config.seed)
@@ -99,23 +106,32 @@ def starting_model(config: Config, federation: Federation) -> Classifier:
 
 
 def build_model(config: Config, federation: Federation) -> Classifier:
-    """The K-class model at its starting weights."""
+    """The K-class model at its starting weights. Of a frozen backbone, the head on its features."""
     spec, input, reference = config.model, federation.input, federation.reference
-    if (spec.normalise or ("imagenet" if spec.weights else "reference")) == "imagenet":
-        normalization = input.pretrained_statistics()
+    if spec.freeze is None:
+        weights, normalization = spec.weights, normalization_of(config, federation)
     else:
-        normalization = input.statistics(reference.values)
+        weights, normalization = None, input.statistics(reference.values)
     sizes = [len(space) for space in federation.spaces]
-    model = build_network(config, input, sizes, spec.weights, normalization)
+    model = build_network(config, input, sizes, weights, normalization)
     with torch.no_grad():
         found = tuple(model.eval()(input.plain(reference.values[:2])).shape)
     expected = (min(2, len(federation.reference)), len(federation.wanted))
     if found != expected:
+        key, name = _trained(config)
         raise FedmtError(
-            f"model.backbone: '{spec.backbone}' gives scores of shape {found} for {expected[0]} "
+            f"{key}: '{name}' gives scores of shape {found} for {expected[0]} "
             f"{input.word}s, expected {expected}: one for each class of '{federation.wanted.name}'."
         )
     return model
+
+
+def normalization_of(config: Config, federation: Federation) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation by which the samples of the federation are normalized for the backbone."""
+    spec, input = config.model, federation.input
+    if (spec.normalise or ("imagenet" if spec.weights else "reference")) == "imagenet":
+        return input.pretrained_statistics(find_backbone(spec.backbone, input).published)
+    return input.statistics(federation.reference.values)
 
 
 def build_network(
@@ -129,9 +145,15 @@ def build_network(
 
     weights, normalization: what it starts from; a center, which receives all of it, needs neither.
     """
-    spec = config.model
-    backbone = build(spec.backbone, sizes[0], input, weights, spec.max_pool)
+    key, name = _trained(config)
+    backbone = build(name, sizes[0], input, weights, config.model.max_pool, key)
     model = Classifier(backbone, *(normalization or input.identity_statistics))
     if METHODS.find(config.method["name"], "method.name").heads:
         add_heads(model, sizes[0], sizes[1:])
     return model
+
+
+def _trained(config: Config) -> tuple[str, str]:
+    """The key and the name of the network that is trained: the backbone, or the head on a frozen one."""
+    spec = config.model
+    return ("model.backbone", spec.backbone) if spec.head is None else ("model.head", spec.head)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import Correspondence, LabelSpace
@@ -122,11 +122,20 @@ class Center(Member, Samples):
 
 
 @dataclass(frozen=True, eq=False)
+class Encoded:
+    """Where features come from: the samples themselves, and the frozen network that they went through."""
+
+    samples: Federation
+    network: nn.Module
+
+
+@dataclass(frozen=True, eq=False)
 class Federation:
     """A reference center, the other centers, and the test sets (one for each space to test in).
 
     held_out: samples of the reference center that are not trained on, to calibrate with.
     elsewhere: centers whose data are on other machines.
+    encoded: where its samples come from, if they are the features of others.
     """
 
     wanted: LabelSpace
@@ -135,6 +144,7 @@ class Federation:
     tests: tuple[Center, ...] = ()
     held_out: Center | None = None
     elsewhere: tuple[Member, ...] = ()
+    encoded: Encoded | None = None
 
     def __post_init__(self) -> None:
         ordered = sorted(self.centers, key=lambda c: c.name)
@@ -180,7 +190,13 @@ class Federation:
         return self.roster.spaces
 
     def contents(self) -> dict[str, dict[str, Tensor]]:
-        """By center and test, what it trains or is tested with; the labels under the classes they mean."""
+        """By center and test, what it trains or is tested with; the labels under the classes they mean.
+
+        Of features, the samples behind them, since another number of threads may change the last bit of a
+        feature.
+        """
+        if self.encoded is not None:
+            return {**self.encoded.samples.contents(), "model.weights": self.encoded.network.state_dict()}
         places = {c.name: c for c in (self.reference, *self.centers)}
         places |= {f"tests/{t.name}": t for t in self.tests}
         if self.held_out is not None:

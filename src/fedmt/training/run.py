@@ -18,6 +18,7 @@ from fedmt.config import (
     build_strategy,
     build_transforms,
     dump_config,
+    freeze,
     starting_model,
 )
 from fedmt.core.errors import FedmtError
@@ -89,10 +90,13 @@ def run_engine(
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
-    model = describe(engine.federation, engine.method, config.model.backbone, config.model.max_pool)
+    spec, encoded = config.model, engine.federation.encoded
+    model = describe(engine.federation, engine.method, spec.backbone, spec.max_pool, spec.head)
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
         folder.keep_data(engine.federation.contents())
+        if encoded is not None:
+            folder.keep_frozen(encoded.network.state_dict())
         state = folder.load()
         # A summary counts only while its weights are there: without them the run trains again.
         complete = state is not None and state.round >= engine.method.training.rounds
@@ -155,7 +159,8 @@ def _train(
 
 
 def build_engine(config: Config, federation: Federation, device: torch.device) -> LocalEngine:
-    """The engine at the run's starting weights."""
+    """The engine at the run's starting weights; with a frozen backbone, on the features of all samples."""
+    federation = freeze(config, federation, device)
     return LocalEngine(
         federation,
         build_method(config),

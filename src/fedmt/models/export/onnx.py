@@ -40,6 +40,8 @@ def export_onnx(model: Model, path: Path) -> float | None:
         )
     predictor = model.predictor().cpu()
     example = model.input.blank(2)
+    with torch.no_grad():
+        predictor(example)  # what is made at first use and kept must not be made while a graph is traced
     try:
         with _quiet():
             program = torch.onnx.export(
