@@ -15,7 +15,7 @@ from torch import nn
 import fedmt
 from fedmt.backbones import Classifier, build
 from fedmt.backbones.frozen import encode
-from fedmt.config import build_federation, dump_config, freeze, load_config
+from fedmt.config import build_federation, dump_config, freeze, freezing, load_config
 from fedmt.core.errors import FedmtError
 from fedmt.inputs import Images, Vectors
 from fedmt.inputs.vectors.views import _row
@@ -248,6 +248,28 @@ def test_a_federation_is_encoded_once(config) -> None:
     assert not any("random" in note for note in notes)
     _, notes = build_federation(load_config(config(model=IMAGES.replace("weights =", "# weights ="))))
     assert any("the features are those of a network at random weights" in note for note in notes)
+
+
+def test_runs_share_the_features_in_a_cache_folder(config, tmp_path: Path, monkeypatch) -> None:
+    cached = ["images.cache='cache'", "training.rounds=1"]
+    run(load_config(config(), cached), tmp_path / "one")
+    files = sorted((tmp_path / "cache").iterdir())
+    assert [f.name[:9] for f in files] == ["features-"] * 4
+    # Of other weights, and where a file is damaged, they are computed again.
+    files[0].write_bytes(b"damaged")
+    seen: list[str] = []
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        seen.append(arguments[-1])
+        return encode(*arguments)
+
+    monkeypatch.setattr(freezing, "encode", counted)
+    run(load_config(config(), cached), tmp_path / "two")
+    assert len(seen) == 1
+    one, two = state(tmp_path / "one").weights, state(tmp_path / "two").weights
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    run(load_config(config(model=IMAGES.replace("weights =", "# weights =")), cached), tmp_path / "three")
+    assert len(seen) == 5 and len(list((tmp_path / "cache").iterdir())) == 8
 
 
 def test_a_network_that_makes_no_features_names_the_center(config) -> None:

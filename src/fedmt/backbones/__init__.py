@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedmt.backbones import mlp, mobilenet, resnet, small_cnn, timm
 from fedmt.backbones.base import Backbone
 from fedmt.backbones.custom import Builder, custom, not_a_builder
+from fedmt.backbones.heads import last_layer
 from fedmt.backbones.resnet import pools_by_default
 from fedmt.backbones.weights import load_weights
 from fedmt.core.errors import FedmtError
@@ -63,7 +64,10 @@ def build(
     known = find_backbone(name, input, key)
     network = blank(known, name, classes, input, max_pool)
     if weights is not None:
-        for note in load_weights(network, weights, known.head):
+        head = known.head
+        if head is None and (found := last_layer(network, classes)) is not None:
+            head = found[0] or None  # a network may be a linear layer itself, which has no name
+        for note in load_weights(network, weights, head):
             warnings.warn(note, stacklevel=2)
     return network
 

@@ -83,7 +83,7 @@ def encoder(
     known = find_backbone(name, input)
     network = blank(known, name, classes, input, max_pool)
     found = last_layer(network, classes)
-    if found is None:
+    if found is None or not found[0]:
         raise FedmtError(
             f"model.freeze: found no last nn.Linear of {classes} outputs in '{name}', below which to freeze "
             "it; use another backbone."

@@ -94,7 +94,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         said = explain(error, schema, prefix, origin)
         model = raw.get("model")
         if "'augmentation." in said and isinstance(model, dict) and model.get("freeze"):
-            said += " With model.freeze, what is trained on are vectors, and views are those of vectors."
+            said += " With model.freeze, the views are those of vectors; remove the others."
         raise FedmtError(said) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
