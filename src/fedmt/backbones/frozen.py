@@ -29,7 +29,7 @@ A few hundred thousand fill the processor and need little memory."""
 
 @dataclass(frozen=True)
 class Frozen:
-    """What must be known of a frozen network beside its weights.
+    """What must be known of a frozen network in addition to its weights.
 
     input: the samples that it takes. backbone, max_pool: as in the config. digest: of its weights.
     """
