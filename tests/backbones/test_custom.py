@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedmt.backbones import build
+from fedmt.backbones.frozen import encoder
 from fedmt.core.errors import FedmtError
 from fedmt.inputs import Images
 
@@ -19,6 +22,8 @@ from torch import nn
 SIZE = 3
 def build(classes, channels):
     return nn.Conv2d(channels, classes, 3)
+def deep(classes, channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Linear(4, classes))
 class Net(nn.Linear):
     def __init__(self, *, classes, channels):
         super().__init__(channels, classes)
@@ -74,6 +79,22 @@ def test_imports_inside_the_call_work() -> None:
 def test_a_network_that_says_more_of_itself() -> None:
     assert isinstance(own("fedmt_test_net:POOLING", size=8), nn.Identity)
     assert isinstance(own("fedmt_test_net:POOLING", size=64), nn.MaxPool2d)
+
+
+def test_weights_of_another_number_of_classes(tmp_path: Path) -> None:
+    """As for our own networks: the file's last layer is left out, with a note."""
+    file = tmp_path / "weights.safetensors"
+    save_file(own("fedmt_test_net:deep").state_dict(), file)
+    with pytest.warns(UserWarning, match="its head '2' has 5 classes, the model 3"):
+        network = build("fedmt_test_net:deep", 3, Images((1, 8, 8)), file)
+    assert network[2].weight.shape == (3, 4) and torch.equal(network[1].weight, load_file(file)["1.weight"])
+    save_file(own("fedmt_test_net:Net").state_dict(), file)
+    assert torch.equal(
+        build("fedmt_test_net:Net", 5, Images((1, 8, 8)), file).weight, load_file(file)["weight"]
+    )
+    for spec in ("fedmt_test_net:Net", "fedmt_test_net:build"):
+        with pytest.raises(FedmtError, match=r"model\.freeze: found no last nn\.Linear of 5 outputs"):
+            encoder(spec, 5, Images((1, 8, 8)))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from PIL import Image
 
 from fedmt import Center
 from fedmt.aggregation import Transform
+from fedmt.backbones.frozen import encode
 from fedmt.config import build_federation, load_config
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import posterior
@@ -1012,3 +1013,62 @@ def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:
         memory.load(6)
     with pytest.raises(FedmtError, match="not the name of a run"):
         Memory(tmp_path, "../../etc", "Berlin")
+
+
+FROZEN = {
+    "FedMT (E)": ('name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"', "linear"),
+    "FedRep, whose heads stay": ('name = "fedrep"', "mlp"),
+}
+
+
+def frozen(path: Path, head: str = "linear") -> None:
+    text = path.read_text().replace('operations = ["rotate", "shear_x"]', "noise = 0.1")
+    path.write_text(text.replace("[benchmark]", f'freeze = true\nhead = "{head}"\n[benchmark]'))
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_backbone_travels_once(make, tmp_path, monkeypatch, name) -> None:
+    """To the bit as in the local engine; each center makes its own features, once."""
+    made: list[str] = []
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        made.append(arguments[-1])
+        return encode(*arguments)
+
+    monkeypatch.setattr(center_app, "encode", counted)
+    method, head = FROZEN[name]
+    path, files = make(method=method, rounds=2)
+    frozen(path, head)
+    run(load_config(path), tmp_path / "local")
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
+    own = (tmp_path / "flower" / "frozen.safetensors").read_bytes()
+    assert own == (tmp_path / "local" / "frozen.safetensors").read_bytes()
+    with_network = [kind for kind, _, sent, _ in grid.seen if "frozen" in sent]
+    assert with_network == ["query.check"] * CENTERS
+    for kind, _, sent, back in grid.seen:
+        if kind != "query.check":  # what travels in the rounds is the head: no weight of a convolution
+            every = {**wire.tensors_of(sent, "weights"), **wire.tensors_of(back, "update")}
+            assert all(v.dim() <= 2 for v in every.values())
+    assert made == [f"Center 'center-{number}'" for number in range(1, CENTERS + 1)]
+
+
+def test_a_center_that_lost_the_frozen_backbone_is_sent_it_again(make, tmp_path) -> None:
+    path, files = make(rounds=3)
+    frozen(path)
+    calls: list[str] = []
+
+    def handle(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "train" and context.node_id == 101:
+            calls.append("train")
+            if len(calls) == 2:  # before its part of round 2
+                (folder,) = (tmp_path / "state-1").iterdir()
+                shutil.rmtree(folder)
+        return center_app.app(message, context)
+
+    grid = InProcessGrid(files, handle)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    metrics = RunFolder(tmp_path / "flower").metrics()
+    assert "gone from its state folder" in metrics[2]["centers"]["center-1"]["left_out"]
+    assert "left_out" not in metrics[3]["centers"]["center-1"]

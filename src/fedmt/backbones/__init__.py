@@ -1,7 +1,8 @@
 """Backbones, one network per file, and the classifier that federations train.
 
 Parameter names are torchvision's, so its published weight files load. A `Classifier` is a backbone
-with its input normalization inside: plain samples in, wanted-space logits out.
+with its input normalization inside: plain samples in, wanted-space logits out. Networks of timm are found by
+`timm:NAME`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedmt.backbones import mlp, mobilenet, resnet, small_cnn
+from fedmt.backbones import mlp, mobilenet, resnet, small_cnn, timm
 from fedmt.backbones.base import Backbone
 from fedmt.backbones.custom import Builder, custom, not_a_builder
 from fedmt.backbones.given import PREFIX, build_given
+from fedmt.backbones.heads import last_layer
 from fedmt.backbones.resnet import pools_by_default
 from fedmt.backbones.weights import load_weights
 from fedmt.core.errors import FedmtError
@@ -54,32 +56,51 @@ def build(
     input: Input,
     weights: Path | None = None,
     max_pool: bool | None = None,
+    key: str = "model.backbone",
     given: nn.Module | None = None,
     head: bool | None = None,
 ) -> nn.Module:
     """A backbone by name, or by a user's `package.module:callable`, from random or published weights.
 
-    max_pool: the first max-pool of a ResNet; None skips it for small images.
+    max_pool: the first max-pool of a ResNet; None skips it for small images. key: of the config, for errors.
     given: the user's own module, where `name` says that there is one. head: whether its outputs are features.
     """
     if given is not None or name.startswith(PREFIX):
         return build_given(name, given, classes, input, head)
-    found = BACKBONES.find(name, "model.backbone")
-    known = found if isinstance(found, Backbone) else Backbone(found, input=input.name)
-    takes = {kind.name for kind in type(input).__mro__ if issubclass(kind, Input)}  # tables are vectors, too
-    if known.input not in takes | {input.seen_as}:
-        raise FedmtError(
-            f"model.backbone: '{name}' takes {known.input}, but the samples of this federation are "
-            f"{input.name}; choose another backbone."
-        )
-    options: dict[str, int] = {"classes": classes, **input.network_arguments}
-    if known.pools:
-        options["max_pool"] = pools_by_default(input) if max_pool is None else max_pool
-    network = known.build(**options) if name in BACKBONES else custom(known.build, name, options)
+    known = find_backbone(name, input, key)
+    network = blank(known, name, classes, input, max_pool)
     if weights is not None:
-        for note in load_weights(network, weights, known.head):
+        last = known.head
+        if last is None and (found := last_layer(network, classes)) is not None:
+            last = found[0] or None  # a network may be a linear layer itself, which has no name
+        for note in load_weights(network, weights, last):
             warnings.warn(note, stacklevel=2)
     return network
 
 
-__all__ = ["BACKBONES", "Backbone", "Classifier", "build"]
+def find_backbone(name: str, input: Input, key: str = "model.backbone") -> Backbone:
+    """What is known of a network; an error if it does not take this input."""
+    if name.startswith(timm.PREFIX):
+        known = timm.backbone(name, input, key)
+    else:
+        found = BACKBONES.find(name, key)
+        known = found if isinstance(found, Backbone) else Backbone(found, input=input.name)
+    takes = {kind.name for kind in type(input).__mro__ if issubclass(kind, Input)}  # tables are vectors, too
+    if known.input not in takes | {input.seen_as}:
+        what = "features of a frozen backbone" if key == "model.head" else "samples of this federation"
+        raise FedmtError(
+            f"{key}: '{name}' takes {known.input}, but the {what} are {input.name}; choose another backbone."
+        )
+    return known
+
+
+def blank(known: Backbone, name: str, classes: int, input: Input, max_pool: bool | None) -> nn.Module:
+    """The network at random weights. name: as the config has it."""
+    options: dict[str, int] = {"classes": classes, **input.network_arguments}
+    if known.pools:
+        options["max_pool"] = pools_by_default(input) if max_pool is None else max_pool
+    ours = name in BACKBONES or name.startswith(timm.PREFIX)
+    return known.build(**options) if ours else custom(known.build, name, options)
+
+
+__all__ = ["BACKBONES", "Backbone", "Classifier", "blank", "build", "find_backbone"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -15,9 +15,12 @@ class Backbone:
 
     head: the name of its last layer, which a weight file for other classes does not fit. pools: whether its
     stem has a max-pool that small images do without. input: the name of the input it takes.
+    published: mean and standard deviation, by channel, of what its published weights were trained on (none:
+    those of ImageNet).
     """
 
     build: Callable[..., nn.Module]
     head: str | None = None
     pools: bool = False
     input: str = "images"
+    published: tuple[Sequence[float], Sequence[float]] | None = None

@@ -33,19 +33,40 @@ class Heads(nn.Linear):
 
 def add_heads(model: nn.Module, classes: int, sizes: Sequence[int]) -> None:
     """Gives the model's last layer, of `classes` outputs, a head of each of `sizes` beside it."""
+    found = last_layer(model, classes)
+    if found is None:
+        raise FedmtError(
+            f"model.backbone: found no last nn.Linear of {classes} outputs to put other heads beside, which "
+            "this method needs; use another backbone or method, or give a module of features with head=True."
+        )
+    name, own = found
+    put(model, name, Heads(own, sizes))
+
+
+def last_layer(model: nn.Module, classes: int) -> tuple[str, nn.Linear] | None:
+    """The layer that gives the logits, and its name: the last nn.Linear of `classes` outputs.
+
+    timm's networks say which one it is. One with two of them, as a distilled network has, has no last layer.
+    """
+    for module in model.modules():
+        ask = getattr(module, "get_classifier", None)
+        own = ask() if callable(ask) else None
+        if isinstance(own, tuple):
+            return None
+        if isinstance(own, nn.Linear) and own.out_features == classes:
+            return next(name for name, layer in model.named_modules() if layer is own), own
     found = [
         (name, layer)
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear) and layer.out_features == classes
     ]
-    if not found:
-        raise FedmtError(
-            f"model.backbone: found no last nn.Linear of {classes} outputs to put other heads beside, which "
-            "this method needs; use another backbone or method, or give a module of features with head=True."
-        )
-    name, own = found[-1]
+    return found[-1] if found else None
+
+
+def put(model: nn.Module, name: str, layer: nn.Module) -> None:
+    """Replaces the layer of that name."""
     parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, Heads(own, sizes))
+    setattr(model.get_submodule(parent), child, layer)
 
 
 def find_heads(model: nn.Module) -> tuple[str, Heads] | None:

@@ -1,7 +1,8 @@
 """Pretrained weights from a file into a backbone.
 
-A file is a state dict with torchvision's names: `.safetensors`, or anything `torch.save` wrote, read
-so that it can hold nothing but tensors and plain values: a file from the internet never runs code.
+A file is a state dict with the network's own names, which are torchvision's, or timm's of a timm network:
+`.safetensors`, or anything `torch.save` wrote. It is read so that it can hold nothing but tensors and plain
+values: a file from the internet never runs code.
 Every key and shape is checked before the model is touched.
 """
 
@@ -20,16 +21,21 @@ SHOWN = 4
 """How many offending keys an error names: enough to see the pattern."""
 
 
-def load_weights(model: nn.Module, path: str | Path, head: str | None) -> tuple[str, ...]:
+def load_weights(
+    model: nn.Module, path: str | Path, head: str | None, left_out: str | None = None
+) -> tuple[str, ...]:
     """Loads the state dict at `path` into `model`, in place; what was adapted comes back as sentences.
 
     head: prefix of the classification layer (`"fc"`, `"classifier.1"`). Where the file's head has
     another number of classes, the model's own freshly initialised one stays; None allows no such
-    difference. A first convolution of 3 channels is summed into a 1-channel model's. Any other
+    difference. left_out: prefix of a layer that the model does without, whatever the file has for it.
+    A first convolution of 3 channels is summed into a 1-channel model's. Any other
     difference is a FedmtError, and then the model is unchanged.
     """
     path = Path(path)
     found = _plain_names(_read(path), path)
+    if left_out is not None:
+        found = {key: value for key, value in found.items() if not key.startswith(f"{left_out}.")}
     own: dict[str, Tensor] = model.state_dict()
     if head is not None and f"{head}.weight" not in own:
         raise FedmtError(

@@ -110,7 +110,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     from rich.table import Table
 
     from fedmt.commands.steps import next_step
-    from fedmt.config import build_federation, load_config
+    from fedmt.config import build_federation, freeze, load_config
     from fedmt.core.errors import listed
     from fedmt.data.center import Center
     from fedmt.data.overlap import overlaps
@@ -122,7 +122,8 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     device = pick_device(settings.device)
     remote = {c.name for c in settings.centers if c.source == "remote"}
     federation, notes = build_federation(settings, at_hand=not remote)
-    engine = build_engine(settings, federation, device)
+    # Of a frozen backbone, the reference center's features show what becomes of the config.
+    engine = build_engine(settings, freeze(settings, federation, device, reference_only=True), device)
     console = make_console()
     table = Table(
         title=f"{config}: wanted space '{federation.wanted.name}' ({len(federation.wanted)} classes)"
@@ -146,8 +147,14 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     shape = " x ".join(map(str, federation.input.shape))
     averaging = f" with {engine.strategy.name}" if engine.method.schedule.centers_train else ""
     what = federation.input.word.capitalize()
+    network = f"{settings.model.backbone}, {parameters / 1e6:.2f} M parameters"
+    if settings.model.freeze is not None:
+        network = (
+            f"{settings.model.backbone} (frozen, {engine.federation.input.shape[0]:,} features), head "
+            f"{settings.model.head} with {parameters:,} parameters"
+        )
     console.print(
-        f"{what}s {shape}; {settings.model.backbone}, {parameters / 1e6:.2f} M parameters; method "
+        f"{what}s {shape}; {network}; method "
         f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. "
         "Nothing was trained."
     )

@@ -7,6 +7,7 @@ presets.py     named settings of whole tables
 variants.py    the same config with another method
 building.py    from a config to the method, the strategy, the federation and the network
 describing.py  the other way: a federation of arrays in memory as the tables of a config
+freezing.py    the federation through a frozen network
 dumping.py     the resolved config, as a run folder keeps it
 """
 
@@ -24,6 +25,7 @@ from fedmt.config.building import (
 )
 from fedmt.config.describing import array_files, data_tables
 from fedmt.config.dumping import dump_config, resolved
+from fedmt.config.freezing import freeze
 from fedmt.config.parsing import load_config, override, parse_config, read_toml
 from fedmt.config.schema import Config, DeploymentSpec, ModelSpec, config_class
 
@@ -41,6 +43,7 @@ __all__ = [
     "config_class",
     "data_tables",
     "dump_config",
+    "freeze",
     "load_config",
     "override",
     "parse_config",

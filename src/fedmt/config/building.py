@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import Strategy, Transform
 from fedmt.aggregation.transforms import TransformSpec
-from fedmt.backbones import Classifier, build
+from fedmt.backbones import Classifier, build, find_backbone
+from fedmt.backbones.given import PREFIX
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
 from fedmt.core.errors import FedmtError
@@ -27,6 +28,11 @@ from fedmt.data.loading import Vocabulary, load_federation
 from fedmt.data.member import Member
 from fedmt.inputs import Input
 from fedmt.methods import METHODS, Method
+
+RANDOM_FEATURES = (
+    "model.freeze without model.weights: the features are those of a network at random weights. Name a file "
+    "with trained ones by model.weights."
+)
 
 
 def build_method(config: Config) -> Method:
@@ -85,6 +91,8 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
         federation, notes = load_federation(
             config.wanted, config.reference, config.centers, config.tests, config.options, vocabulary, at_hand
         )
+    if config.model.freeze is not None and config.model.weights is None:
+        notes = (*notes, RANDOM_FEATURES)
     federation, held = with_held_out(federation, config)
     return federation, (*notes, *held)
 
@@ -108,20 +116,18 @@ def starting_model(config: Config, federation: Federation, network: nn.Module | 
 
 
 def build_model(config: Config, federation: Federation, network: nn.Module | None = None) -> Classifier:
-    """The K-class model at its starting weights."""
+    """The K-class model at its starting weights. Of a frozen backbone, the head on its features."""
     spec, input, reference = config.model, federation.input, federation.reference
-    by = spec.normalise or ("imagenet" if spec.weights else "reference")
-    if by == "imagenet":
-        normalization = input.pretrained_statistics()
-    elif by == "none":
-        normalization = input.identity_statistics
+    if spec.freeze is None:
+        weights, normalization = spec.weights, normalization_of(config, federation)
     else:
-        normalization = input.statistics(reference.values)
+        weights, normalization = None, input.statistics(reference.values)
     sizes = [len(space) for space in federation.spaces]
-    model = build_network(config, input, sizes, spec.weights, normalization, network)
+    model = build_network(config, input, sizes, weights, normalization, network)
     seen = input.plain(reference.values[:2])
     expected = (len(seen), len(federation.wanted))
-    where = f"model.backbone: '{spec.backbone}'"
+    key, name = _trained(config)
+    where = f"{key}: '{name}'"
     try:
         with torch.no_grad():
             scores: object = model.eval()(seen)
@@ -143,6 +149,18 @@ def build_model(config: Config, federation: Federation, network: nn.Module | Non
     return model
 
 
+def normalization_of(config: Config, federation: Federation) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation by which the samples of the federation are normalized for the backbone."""
+    spec, input = config.model, federation.input
+    by = spec.normalise or ("imagenet" if spec.weights else "reference")
+    if by == "imagenet":
+        given = spec.backbone.startswith(PREFIX)
+        return input.pretrained_statistics(None if given else find_backbone(spec.backbone, input).published)
+    if by == "none":
+        return input.identity_statistics
+    return input.statistics(federation.reference.values)
+
+
 def build_network(
     config: Config,
     input: Input,
@@ -156,9 +174,17 @@ def build_network(
     weights, normalization: what it starts from; a center, which receives all of it, needs neither.
     network: as in `starting_model`.
     """
+    key, name = _trained(config)
     spec = config.model
-    backbone = build(spec.backbone, sizes[0], input, weights, spec.max_pool, network, spec.head)
+    head = spec.head if isinstance(spec.head, bool) else None
+    backbone = build(name, sizes[0], input, weights, spec.max_pool, key, network, head)
     model = Classifier(backbone, *(normalization or input.identity_statistics))
     if METHODS.find(config.method["name"], "method.name").heads:
         add_heads(model, sizes[0], sizes[1:])
     return model
+
+
+def _trained(config: Config) -> tuple[str, str]:
+    """The key and the name of the network that is trained: the backbone, or the head on a frozen one."""
+    spec = config.model
+    return ("model.head", spec.head) if isinstance(spec.head, str) else ("model.backbone", spec.backbone)

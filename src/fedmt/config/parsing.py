@@ -18,11 +18,12 @@ from fedmt.config.adapting import adapted
 from fedmt.config.building import build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
-from fedmt.config.schema import NAMED, Config, config_class
+from fedmt.config.schema import NAMED, Config, config_class, find_input
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.registry import option_names, own_tables
 from fedmt.data.sources import find_source
 from fedmt.data.specs import SourceSpec
+from fedmt.inputs import Vectors
 from fedmt.methods import Method
 from fedmt.metrics import enter
 
@@ -89,10 +90,15 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             build_named(config, table)
         build_method(config).check_strategy(build_strategy(config))
         enter(config.metrics, "metrics")
+        _check_frozen(config)
         for key, spec in _sources(config):
             find_source(spec, type(config.options), f"{key}.source")
     except ValidationError as error:
-        raise FedmtError(explain(error, schema, prefix, origin)) from None
+        said = explain(error, schema, prefix, origin)
+        model = raw.get("model")
+        if "'augmentation." in said and isinstance(model, dict) and model.get("freeze"):
+            said += " With model.freeze, the views are those of vectors; remove the others."
+        raise FedmtError(said) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
         key = str(error).split(":", 1)[0]
@@ -115,6 +121,23 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             "of the images that are held out would be trained on; keep one of the two."
         )
     return config
+
+
+def _check_frozen(config: Config) -> None:
+    """Freezing is for networks that make features; and each sample has one vector of them."""
+    if config.model.freeze is None:
+        return
+    kind = find_input(config.input)
+    if issubclass(kind, Vectors) or kind.seen_as == Vectors.name:
+        raise FedmtError(
+            f"model.freeze: the samples of this federation are {kind.name}, and '{config.model.backbone}' "
+            "trains on them as they are; leave it out. It is for networks that make features of images."
+        )
+    if config.benchmark is not None and config.benchmark.augment_to:
+        raise FedmtError(
+            "benchmark.augment_to: with model.freeze, the features of each sample are computed once, so no "
+            "copies are augmented; keep one of the two."
+        )
 
 
 def _sources(config: Config) -> Iterator[tuple[str, SourceSpec]]:

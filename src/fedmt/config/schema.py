@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, create_model, model_validator
 
 from fedmt.aggregation import STRATEGIES
+from fedmt.backbones.given import PREFIX
 from fedmt.config.traveling import check_marks
 from fedmt.core.errors import FedmtError
 from fedmt.core.registry import Registry
@@ -21,7 +22,7 @@ from fedmt.data.specs import (
     ReferenceSpec,
     TestSpec,
 )
-from fedmt.inputs import DEFAULT_INPUT, INPUTS, Input, Views
+from fedmt.inputs import DEFAULT_INPUT, INPUTS, Input, Vectors, Views
 from fedmt.methods import METHODS, Training
 from fedmt.tracking.spec import TrackingSpec
 
@@ -33,20 +34,52 @@ NAMED: dict[str, tuple[str, Registry[Any]]] = {
 
 
 class ModelSpec(Section):
-    """backbone: a name or 'package.module:callable'. weights: a torchvision weight file to start from.
+    """backbone: a name, 'timm:NAME' or 'package.module:callable'. weights: a weight file to start from.
 
     max_pool: the first max-pool of a ResNet (none: skipped for small images).
     normalise: by the statistics of the 'reference' center's samples or of 'imagenet', or by 'none' (not set:
-    'imagenet' with a weight file, else 'reference').
-    head: of an nn.Module that is given in Python, whether its outputs are features, to which a linear head is
-    added (not set: where they are not as many as the wanted classes).
+    'imagenet' with a weight file, else 'reference'). For a timm network, 'imagenet' means what timm says of
+    its weights.
+    freeze: 'backbone', or true, which is the same: everything below the last layer stays at its starting
+    weights. The features of all samples are computed once, and a head is trained on them.
+    head: what is trained on the features of a frozen backbone, a backbone for vectors (not set: 'linear'). Of
+    an nn.Module that is given in Python, whether its outputs are features, to which a linear head is added
+    (not set: where they are not as many as the wanted classes).
     """
 
     backbone: Travels[str] = DEFAULT_INPUT.backbone
     weights: Stays[ConfigPath | None] = None
     max_pool: Travels[bool | None] = None
     normalise: Stays[Literal["reference", "imagenet", "none"] | None] = None
-    head: Travels[bool | None] = None
+    freeze: Travels[Literal["backbone"] | None] = None
+    head: Travels[bool | str | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _frozen(cls, raw: Any) -> Any:
+        """One spelling of `freeze`, so that a run folder keeps one; and the head that belongs to it."""
+        if not isinstance(raw, dict):
+            return raw
+        if raw.get("freeze") not in (None, True, False, "backbone"):
+            raise FedmtError(
+                f"model.freeze: {raw['freeze']!r} given, expected true, false or 'backbone', which is the "
+                "same as true."
+            )
+        if isinstance(raw.get("freeze"), bool):
+            raw = {**raw, "freeze": "backbone" if raw["freeze"] else None}
+        if raw.get("freeze") is not None:
+            if str(raw.get("backbone", "")).startswith(PREFIX):
+                raise FedmtError(
+                    "model.freeze: is for networks that fedmt builds; of an nn.Module of your own, compute "
+                    "the features yourself and train on them as vectors."
+                )
+            return {**raw, "head": raw.get("head") or "linear"}
+        if isinstance(raw.get("head"), str):
+            raise FedmtError(
+                "model.head: is for the features of a frozen backbone; set model.freeze = true, or leave it "
+                "out."
+            )
+        return raw
 
 
 class DeploymentSpec(Section):
@@ -108,7 +141,7 @@ class Config(Section):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its class is made when it is read, so pickle finds it by the input."""
-        return _restored, (self.input, self.__getstate__())
+        return _restored, (self.input, self.model.freeze, self.__getstate__())
 
     @property
     def options(self) -> Section:
@@ -123,25 +156,29 @@ def find_input(name: object) -> type[Input]:
 
 def config_class(raw: Mapping[str, Any]) -> type[Config]:
     """The schema that a config given as nested dictionaries is checked by."""
-    return _config_class(find_input(raw.get("input", DEFAULT_INPUT.name)))
+    model = raw.get("model", {})
+    frozen = isinstance(model, Mapping) and bool(model.get("freeze"))
+    return _config_class(find_input(raw.get("input", DEFAULT_INPUT.name)), frozen)
 
 
-def _restored(input: str, state: dict[Any, Any]) -> Config:
-    schema = config_class({"input": input})
+def _restored(input: str, freeze: str | None, state: dict[Any, Any]) -> Config:
+    schema = config_class({"input": input, "model": {"freeze": freeze}})
     config = schema.__new__(schema)
     config.__setstate__(state)
     return config
 
 
 @cache
-def _config_class(kind: type[Input]) -> type[Config]:
+def _config_class(kind: type[Input], frozen: bool) -> type[Config]:
+    """frozen: the network is, so what is trained on, and seen in views, are vectors."""
     if not kind.name.isidentifier() or kind.name in Config.model_fields:
         raise FedmtError(
             f"input: {kind.__name__}.name is '{kind.name}'; it names a table of the config, so it must be an "
             "identifier that no other table has."
         )
+    views = Vectors.views if frozen else kind.views
     own: dict[str, Any] = {
-        "augmentation": (Travels[kind.views], kind.views()),  # type: ignore[misc,name-defined]
+        "augmentation": (Travels[views], views()),  # type: ignore[misc,valid-type]
         kind.name: (Stays[kind.options], kind.options()),  # type: ignore[misc,name-defined]
     }
     schema: type[Config] = create_model("Config", __base__=Config, **own)

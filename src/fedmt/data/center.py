@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import Correspondence, LabelSpace
@@ -124,12 +124,21 @@ class Center(Member, Samples):
 
 
 @dataclass(frozen=True, eq=False)
+class Encoded:
+    """Where features come from: the samples themselves, and the frozen network that they went through."""
+
+    samples: Federation
+    network: nn.Module
+
+
+@dataclass(frozen=True, eq=False)
 class Federation:
     """A reference center, the other centers, and the test sets (one for each space to test in).
 
     held_out: samples of the reference center that are not trained on, to calibrate with.
     elsewhere: centers whose data are on other machines.
     notes: sentences for the user about the data, which a run shows when it begins.
+    encoded: where its samples come from, if they are the features of others.
     """
 
     wanted: LabelSpace
@@ -139,6 +148,7 @@ class Federation:
     held_out: Center | None = None
     elsewhere: tuple[Member, ...] = ()
     notes: tuple[str, ...] = ()
+    encoded: Encoded | None = None
 
     def __post_init__(self) -> None:
         ordered = sorted(self.centers, key=lambda c: c.name)
@@ -241,7 +251,13 @@ class Federation:
         return self.roster.spaces
 
     def contents(self) -> dict[str, dict[str, Tensor]]:
-        """By center and test, what it trains or is tested with; the labels under the classes they mean."""
+        """By center and test, what it trains or is tested with; the labels under the classes they mean.
+
+        Of features, the samples behind them, since another number of threads may change the last bit of a
+        feature.
+        """
+        if self.encoded is not None:
+            return {**self.encoded.samples.contents(), "model.weights": self.encoded.network.state_dict()}
         places = {c.name: c for c in (self.reference, *self.centers)}
         places |= {f"tests/{t.name}": t for t in self.tests}
         if self.held_out is not None:

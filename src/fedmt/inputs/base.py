@@ -172,8 +172,10 @@ class Input(Named, ABC):
         deviation = plain.std(0, unbiased=False, keepdim=True).clamp_min(1e-3)
         return plain.mean(0, keepdim=True).float(), deviation.float()
 
-    def pretrained_statistics(self) -> tuple[Tensor, Tensor]:
-        """The same of the data that published weights were trained on."""
+    def pretrained_statistics(
+        self, published: tuple[Sequence[float], Sequence[float]] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same of the data that published weights were trained on, where these say it themselves."""
         raise FedmtError(f"model.normalise: 'imagenet' is for images; these samples are {self.word}s.")
 
     @property

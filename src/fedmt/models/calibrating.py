@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ def calibrate(
     held, state = federation.held_out, folder.load()
     if held is None or held.labels is None or state is None:
         raise FedmtError(f"{folder.path}: nothing was held out to calibrate on, or no round is finished.")
-    model = Model(description, state, device, network)
+    # The federation has the features already, so a frozen backbone is left out.
+    model = Model(replace(description, frozen=None), state, device, network)
     logits = _log_probabilities(model, held.values)
     temperature = fit_temperature(logits, held.labels)
     found: dict[str, Any] = {"temperature": temperature, "held_out": judged(logits, held.labels, temperature)}

@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from fedmt.backbones.frozen import Frozen
+from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.core.registry import option_names
@@ -32,6 +34,7 @@ class Description:
     input: what a sample is. method: its name and options. rounds: how many there will be.
     head: of a network that was given in Python, whether a head was added to it.
     calibration: the temperature and how it was found, once the run is finished and if samples were held out.
+    frozen: the network in front of the trained one, whose features `input` then describes.
     """
 
     roster: Roster
@@ -44,10 +47,16 @@ class Description:
     batch_norm: str
     calibration: dict[str, Any] | None = None
     head: bool | None = None
+    frozen: Frozen | None = None
 
     @property
     def wanted(self) -> LabelSpace:
         return self.roster.wanted
+
+    @property
+    def asked(self) -> Input:
+        """What the model is asked about: the samples themselves, not the features of a frozen backbone."""
+        return self.input if self.frozen is None else self.frozen.input
 
     @property
     def spaces(self) -> dict[str, tuple[str, ...]]:
@@ -73,6 +82,7 @@ class Description:
             "tests": [{**_entry(t), **self._own_classes(t)} for t in self.tests],
             "calibration": self.calibration,
             **({} if self.head is None else {"head": self.head}),
+            **({} if self.frozen is None else {"frozen": self.frozen.to_json()}),
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
@@ -134,6 +144,7 @@ class _File(BaseModel):
     tests: list[_Entry]
     calibration: dict[str, Any] | None = None
     head: bool | None = None
+    frozen: dict[str, Any] | None = None
 
     def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
@@ -160,6 +171,7 @@ class _File(BaseModel):
             self.batch_norm,
             self.calibration,
             self.head,
+            None if self.frozen is None else Frozen.from_json(self.frozen),
         )
 
 
@@ -168,9 +180,18 @@ def describe(
     method: Method,
     backbone: str,
     max_pool: bool | None,
-    head: bool | None = None,
+    head: bool | str | None = None,
 ) -> Description:
-    """The description of the model that a run of `method` on `federation` makes."""
+    """The description of the model that a run of `method` on `federation` makes.
+
+    head: what is trained on the features, if the backbone is frozen; of a network given in Python, whether a
+    head was added to it.
+    """
+    frozen, encoded = None, federation.encoded
+    if isinstance(head, str) and encoded is not None:
+        digest = digest_of(encoded.network.state_dict())
+        frozen = Frozen(encoded.samples.input, backbone, max_pool, digest)
+        backbone, max_pool = head, None
     options = {name: getattr(method, name) for name in option_names(type(method))}
     return Description(
         federation.roster,
@@ -181,7 +202,8 @@ def describe(
         method={"name": METHODS.name_of(type(method)), **options},
         rounds=method.training.rounds,
         batch_norm=method.training.batch_norm,
-        head=head,
+        head=head if isinstance(head, bool) else None,
+        frozen=frozen,
     )
 
 

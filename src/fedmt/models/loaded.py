@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -11,12 +12,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from fedmt.aggregation import packed
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.engines.device import pick_device
 from fedmt.engines.state import State
 from fedmt.inputs import Input
 from fedmt.models.description import Description
-from fedmt.models.predictor import Predictor, assemble
+from fedmt.models.predictor import FROZEN, Predictor, assemble
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import existing_run
 
@@ -65,7 +67,7 @@ class Model:
     @property
     def input(self) -> Input:
         """What a sample is, and how it is brought into the model's form."""
-        return self.description.input
+        return self.description.asked
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -188,7 +190,10 @@ def load(path: str | Path, device: str = "auto", model: nn.Module | None = None)
         description, state = _from_file(path)
     else:
         description, state = _from_folder(path)
-    return Model(description, state, where, model)
+    try:
+        return Model(description, state, where, model)
+    except FedmtError as error:
+        raise FedmtError(f"{path}: {error}") from None
 
 
 def _from_folder(path: Path) -> tuple[Description, State]:
@@ -202,6 +207,8 @@ def _from_folder(path: Path) -> tuple[Description, State]:
     state = folder.load()
     if state is None:
         raise FedmtError(f"{path}: no round is finished yet, so there is no model to load.")
+    if description.frozen is not None:
+        state = replace(state, server={**state.server, **packed(FROZEN, folder.frozen())})
     return description, state
 
 

@@ -25,6 +25,9 @@ from fedmt.models.description import Description
 
 Weights = Mapping[str, Tensor]
 
+FROZEN = "frozen"
+"""Under this kind a loaded state has the weights of a frozen backbone. Checkpoints do without them."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -41,6 +44,7 @@ class Predictor(nn.Module):
     parts: by space, the heads whose probabilities are averaged; a space that is not among them is answered
     by the wanted space's probabilities through its matrix [J, K]. temperature: divides the wanted space's
     logits, and so holds for what is projected from them; heads of other spaces are not calibrated.
+    encoder: a frozen network in front of the others, which see its features as `features` says.
     """
 
     temperature: Tensor
@@ -53,9 +57,12 @@ class Predictor(nn.Module):
         matrices: Mapping[str, Tensor],
         input: Input,
         temperature: float = 1.0,
+        encoder: nn.Module | None = None,
+        features: Input | None = None,
     ) -> None:
         super().__init__()
         self.input = input
+        self.encoder, self.features = encoder, features
         self.spaces = tuple(spaces)
         self.networks = nn.ModuleList(networks)
         self.parts = {space: tuple(own) for space, own in parts.items()}
@@ -71,6 +78,8 @@ class Predictor(nn.Module):
     def answer(self, samples: Tensor, spaces: Sequence[str]) -> tuple[Tensor, ...]:
         """Some of the spaces; a network that none of them needs is not run."""
         views = self.input.plain(samples)
+        if self.encoder is not None and self.features is not None:
+            views = self.features.plain(self.encoder(views))
         wanted = self.spaces[0]
         asked = {s if s in self.parts else wanted for s in spaces}
         needed = sorted({part.network for space in asked for part in self.parts[space]})
@@ -118,8 +127,18 @@ def assemble(
             uses[space] = [(_weights(a, state), names.index(space)) for a in answers[space]]
     networks, parts = _networks(description, uses, network)
     calibration = description.calibration or {}
+    encoder = None
+    if description.frozen is not None:
+        encoder = description.frozen.network(len(roster.wanted), unpacked(FROZEN, state.server))
     predictor = Predictor(
-        spaces, networks, parts, matrices, description.input, calibration.get("temperature", 1.0)
+        spaces,
+        networks,
+        parts,
+        matrices,
+        description.asked,
+        calibration.get("temperature", 1.0),
+        encoder,
+        description.input,
     )
     return predictor.eval().requires_grad_(False)
 
@@ -204,10 +223,9 @@ def _skeleton(description: Description, given: nn.Module | None) -> Classifier:
             description.backbone,
             sizes[0],
             description.input,
-            None,
-            description.max_pool,
-            given,
-            description.head,
+            max_pool=description.max_pool,
+            given=given,
+            head=description.head,
         )
         model = Classifier(backbone, *description.input.identity_statistics)
         if description.build_method().heads:

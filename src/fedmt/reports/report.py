@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmt.config import build_federation, load_config
+from fedmt.config import Config, build_federation, load_config
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
-from fedmt.data.center import Center
+from fedmt.data.center import Center, Federation
 from fedmt.data.member import Member
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
@@ -84,6 +84,7 @@ class Source:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FedmtError(f"{self.folder.config_file}: cannot read the run's config ({error}).") from None
         self._engine: LocalEngine | None = None
+        self._federation: Federation | None = None
         self._unknown_metric = self.folder.enter_metrics()
 
     def reported(self, label: str, with_images: bool = False) -> ReportedRun:
@@ -126,10 +127,17 @@ class Source:
         if self._engine is None:
             config = load_config(self.folder.config_file)
             device = pick_device("auto")
-            federation, _ = build_federation(config)
             # Only tested, never trained: nothing to capture.
-            self._engine = build_engine(config.model_copy(update={"graphs": False}), federation, device)
+            self._engine = build_engine(
+                config.model_copy(update={"graphs": False}), self.federation(config), device
+            )
         return self._engine
+
+    def federation(self, config: Config | None = None) -> Federation:
+        """The run's data, as they are before a frozen backbone; an error where they are gone."""
+        if self._federation is None:
+            self._federation, _ = build_federation(config or load_config(self.folder.config_file))
+        return self._federation
 
     def computed(self, notes: list[str]) -> Evaluation | None:
         """Computed from the last checkpoint and the data."""
@@ -170,7 +178,7 @@ class Source:
     def _mistakes(self, evaluation: Evaluation, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
         """The most confident mistakes with their images, which only the data has. Test data alone."""
         try:
-            tests = self.engine().federation.tests
+            tests = self.federation().tests
         except FedmtError as error:
             notes.append(f"No images: the test data could not be read. {_sentence(error)}")
             return {}

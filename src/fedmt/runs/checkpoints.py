@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.engines.state import State
 
@@ -61,13 +60,3 @@ def _flatten(state: State) -> dict[str, Tensor]:
     for center, items in state.kept.items():
         flat |= {f"kept/{center}/{k}": v for k, v in items.items()}
     return {k: v.detach().cpu().contiguous() for k, v in sorted(flat.items())}
-
-
-def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Safetensors notices a truncated file, not a flipped bit; this does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for key in sorted(tensors):
-        value = tensors[key].cpu().contiguous()
-        digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
-        digest.update(value.view(-1).view(torch.uint8).numpy().data if value.numel() else b"")
-    return digest.hexdigest()

@@ -4,6 +4,7 @@
     model.json         what is needed to use the weights: label spaces, the input, centers
     metrics.jsonl      one line per round
     checkpoints/       round-000012.safetensors, the last two
+    frozen.safetensors the weights of a frozen backbone, once; the checkpoints have the head alone
     data.json          digests of the data it began with
     summary.json       written when the run is finished
     evaluation.npz     written with it: predictions on the test data, for reports (`evaluation`)
@@ -23,12 +24,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError, closest, listed
 from fedmt.engines.state import State
 from fedmt.metrics import enter
-from fedmt.runs.checkpoints import digest_of, dump_state, load_checkpoint
+from fedmt.runs.checkpoints import dump_state, load_checkpoint
 from fedmt.runs.records import modern, read_record
 
 try:
@@ -52,6 +56,7 @@ class RunFolder:
         self.data_file = path / "data.json"
         self.evaluation_file = path / "evaluation.npz"
         self.checkpoints = path / "checkpoints"
+        self.frozen_file = path / "frozen.safetensors"
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -194,6 +199,21 @@ class RunFolder:
 
     def write_model(self, description: Mapping[str, Any]) -> None:
         write_atomically(self.model_file, (json.dumps(description, indent=1) + "\n").encode())
+
+    def keep_frozen(self, weights: Mapping[str, Tensor]) -> None:
+        """Writes the weights of the frozen backbone, which `model.json` has the digest of."""
+        plain = {k: v.cpu().contiguous() for k, v in sorted(weights.items())}
+        write_atomically(self.frozen_file, safetensors.torch.save(plain))
+
+    def frozen(self) -> dict[str, Tensor]:
+        """What `keep_frozen` wrote."""
+        try:
+            return safetensors.torch.load_file(self.frozen_file)
+        except (OSError, SafetensorError, ValueError) as error:
+            raise FedmtError(
+                f"{self.frozen_file}: the weights of the frozen backbone cannot be read ({error}). "
+                "`fedmt run` of the run's config with --resume writes the file again."
+            ) from None
 
     # -- checkpoints ------------------------------------------------------------------------------
 

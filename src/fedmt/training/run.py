@@ -19,6 +19,7 @@ from fedmt.config import (
     build_strategy,
     build_transforms,
     dump_config,
+    freeze,
     starting_model,
     with_held_out,
 )
@@ -113,11 +114,13 @@ def run_engine(
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
-    spec = config.model
+    spec, encoded = config.model, engine.federation.encoded
     model = describe(engine.federation, engine.method, spec.backbone, spec.max_pool, spec.head)
     settings = tomllib.loads(text)
     with folder.locked(), tracking(config.tracking, folder.path, settings) as trackers:
         folder.keep_data(engine.federation.contents())
+        if encoded is not None:
+            folder.keep_frozen(encoded.network.state_dict())
         state = folder.load()
         # A summary counts only while its weights are there: without them the run trains again.
         complete = state is not None and state.round >= engine.method.training.rounds
@@ -182,7 +185,11 @@ def _train(
 def build_engine(
     config: Config, federation: Federation, device: torch.device, network: nn.Module | None = None
 ) -> LocalEngine:
-    """The engine at the run's starting weights. network: as in `run_arrays`."""
+    """The engine at the run's starting weights; with a frozen backbone, on the features of all samples.
+
+    network: as in `run_arrays`.
+    """
+    federation = freeze(config, federation, device)
     return LocalEngine(
         federation,
         build_method(config),

@@ -19,8 +19,12 @@ from torch import Tensor
 
 import fedmt
 from fedmt.aggregation import unpacked
+from fedmt.backbones.frozen import encode
 from fedmt.config import build_federation, build_method, build_strategy, build_transforms, load_config
+from fedmt.config.freezing import features_of
+from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.data.center import Center
 from fedmt.engines.device import pick_device, place_centers
 from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.flower import wire
@@ -100,6 +104,8 @@ def check(message: Message, context: Context) -> Message:
                     log.warning("%s", note)
                 _site(task, plan)
                 facts["shape"] = list(center.input.shape)
+                if plan.frozen is not None:
+                    task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
     except Exception as error:
         log.error("%s", error, exc_info=not isinstance(error, FedmtError))
         facts["problem"] = "its data or its center.toml has a problem, which its own log names"
@@ -134,7 +140,7 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
 def _train(task: Task) -> Message:
     plan, file, facts = task.plan, task.settings.file, task.facts
     site, number, memory = _site(task, plan), int(facts["round"]), task.memory
-    (center,) = place_centers([task.settings.center(plan)], site.trainer.device)
+    (center,) = place_centers([_center(task, plan, site)], site.trainer.device)
     kept = memory.load(facts["accepted"])
     space = None if center.space is None else center.space.name
     weights = _whole(task, site, unpacked("weights", kept), site.other_heads(space))
@@ -160,7 +166,7 @@ def _train(task: Task) -> Message:
 def _statistics(task: Task) -> Message:
     plan = task.plan
     site = _site(task, plan)
-    center = task.settings.center(plan)
+    center = _center(task, plan, site)
     weights = _whole(task, site, {}, frozenset().union(*site.heads))
     # The round that follows begins with this model: only what changes of it has to come again.
     task.memory.receive(task.tensors("weights"), str(task.facts["label"]))
@@ -177,6 +183,21 @@ def _site(task: Task, plan: Plan) -> Site:
     names = [space.name for space in plan.spaces]
     transforms = build_transforms(config)
     return Site(trainer, method, strategy, names, config.seed, lambda phase: nullcontext(), transforms)
+
+
+def _center(task: Task, plan: Plan, site: Site) -> Center:
+    """What it trains with: its samples or, with a frozen backbone, their features, which it computes once."""
+    center = task.settings.center(plan)
+    if plan.frozen is None:
+        return center
+    label = f"{plan.frozen.digest} {digest_of({plan.read.name: center.values})}"
+    features = task.memory.features(label)
+    if features is None:
+        network = plan.frozen.network(len(plan.wanted), task.memory.frozen(plan.frozen.digest))
+        where = f"Center '{center.name}'"
+        features = encode(network, center.input, center.values, site.trainer.device, where)
+        task.memory.keep_features(features, label)
+    return features_of(center, features, plan.input)
 
 
 def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[str]) -> wire.Weights:

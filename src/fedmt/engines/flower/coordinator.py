@@ -60,7 +60,10 @@ class FlowerEngine(LocalEngine):
 
     def connect(self, run: str) -> None:
         """Calls the roll; raises with a center's name and the reason where one does not fit."""
-        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect)
+        # A center needs the frozen network once; it keeps it, and the features that it makes with it.
+        encoded = self.federation.encoded
+        once = {} if encoded is None else {"frozen": wire.to_bytes(encoded.network.state_dict())}
+        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once)
         if self.method.schedule.centers_train:
             self.roll.call({"plan": self._plan}, self.deployment.wait, self._needed(len(self._spaces)))
 
@@ -89,8 +92,8 @@ class FlowerEngine(LocalEngine):
                 f"model '{self.plan.config.model.backbone}' has other weights there than here (names, "
                 "shapes or types); the same code must be installed"
             )
-        if facts.get("shape") != list(self.plan.input.shape):
-            word, shape = self.plan.input.word, list(self.plan.input.shape)
+        if facts.get("shape") != list(self.plan.read.shape):
+            word, shape = self.plan.read.word, list(self.plan.read.shape)
             return f"its {word}s have shape {facts.get('shape')}, expected {shape}"
         self._shares[name] = bool(facts.get("shares"))
         if getattr(self.method, "average", False) and not self._shares[name]:
@@ -137,6 +140,8 @@ class FlowerEngine(LocalEngine):
                     self._holds.pop(name, None)
                     if answer.facts.get("lost"):
                         kept.pop(name, None)  # it begins anew from what it is sent next
+                        if self.plan.frozen is not None:
+                            self.roll.check_again(name)  # the frozen network may be what it lost
             self._enough(number, len(present), failed)
         records = {name: records[name] for name in sorted(records)}
         return self._close(before, updates, kept, records, {**absent, **failed})

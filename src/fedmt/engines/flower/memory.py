@@ -2,6 +2,8 @@
 
     <state>/<run>/round-000003.safetensors     after the center's part of round 3
     <state>/<run>/received.safetensors         the last model it was sent outside of a round
+    <state>/<run>/frozen.safetensors           a frozen backbone, sent once
+    <state>/<run>/features.safetensors         what it makes of the center's samples, computed once
 
 Flower's own client state lives in memory, for one of Flower's runs. The coordinator says after which round it
 took the center's last answer, and the center goes on from there: so an answer that came too late, or a
@@ -19,6 +21,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.runs.folder import write_atomically, writing
 
@@ -70,6 +73,30 @@ class Memory:
         if not path.exists():
             raise Lost("the model it was to have received before is gone from its state folder")
         return self._read(path, label)
+
+    def keep_frozen(self, weights: Mapping[str, Tensor], digest: str) -> None:
+        """Stores the weights of the frozen backbone."""
+        self._write(self.folder / "frozen.safetensors", weights, digest)
+
+    def frozen(self, digest: str) -> Tensors:
+        path = self.folder / "frozen.safetensors"
+        if not path.exists():
+            raise Lost("the frozen backbone it was sent is gone from its state folder")
+        weights = self._read(path, digest)
+        if digest_of(weights) != digest:
+            raise Lost("the frozen backbone in its state folder is damaged")
+        return weights
+
+    def keep_features(self, features: Tensor, label: str) -> None:
+        """Stores the features of the center's samples. label: of the samples and the network."""
+        self._write(self.folder / "features.safetensors", {"features": features}, label)
+
+    def features(self, label: str) -> Tensor | None:
+        """None where they have to be computed: for the first time, or from other samples."""
+        try:
+            return self._read(self.folder / "features.safetensors", label)["features"]
+        except (Lost, OSError):
+            return None
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.safetensors"

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 import fedmt
 from fedmt.backbones import Classifier
+from fedmt.backbones.frozen import Frozen
 from fedmt.config import Config, build_network, config_class, resolved
 from fedmt.config.traveling import for_centers
+from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
 from fedmt.data.center import Federation
@@ -26,16 +28,29 @@ from fedmt.inputs import Input, from_json, to_json
 
 @dataclass(frozen=True)
 class Plan:
-    """spaces: of the federation, the wanted one first. input: what a sample is."""
+    """spaces: of the federation, the wanted one first. input: what is trained on: samples, or features.
+
+    frozen: the network that a center makes the features with. Its weights come with the check, once.
+    """
 
     config: Config
     spaces: tuple[LabelSpace, ...]
     input: Input
     version: str = fedmt.__version__
+    frozen: Frozen | None = None
 
     @classmethod
     def of(cls, config: Config, federation: Federation) -> Plan:
-        return cls(config, federation.spaces, federation.input)
+        frozen, encoded = None, federation.encoded
+        if encoded is not None:
+            digest = digest_of(encoded.network.state_dict())
+            frozen = Frozen(encoded.samples.input, config.model.backbone, config.model.max_pool, digest)
+        return cls(config, federation.spaces, federation.input, frozen=frozen)
+
+    @property
+    def read(self) -> Input:
+        """What a center reads from its files."""
+        return self.input if self.frozen is None else self.frozen.input
 
     @property
     def wanted(self) -> LabelSpace:
@@ -51,6 +66,7 @@ class Plan:
             "config": for_centers(type(self.config), resolved(self.config)),
             "spaces": [[space.name, list(space)] for space in self.spaces],
             "input": to_json(self.input),
+            **({} if self.frozen is None else {"frozen": self.frozen.to_json()}),
         }
 
     @classmethod
@@ -58,13 +74,14 @@ class Plan:
         try:
             spaces = tuple(LabelSpace(name, classes) for name, classes in plan["spaces"])
             input = from_json(plan["input"])
+            frozen = Frozen.from_json(plan["frozen"]) if "frozen" in plan else None
             # Of another version, its config may have keys that are not known here.
             same = plan["version"] == fedmt.__version__
             raw = plan["config"] if same else {"method": {"name": "fedmt"}}
             config = config_class(raw).model_validate(raw)
         except (KeyError, TypeError, ValueError, ValidationError, FedmtError) as error:
             raise FedmtError(f"The coordinator's plan cannot be read ({error}).") from None
-        return cls(config, spaces, input, str(plan["version"]))
+        return cls(config, spaces, input, str(plan["version"]), frozen)
 
 
 def shape_digest(model: nn.Module) -> str:

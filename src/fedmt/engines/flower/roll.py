@@ -41,12 +41,18 @@ class Answer:
 
 class Roll:
     """names: the centers that belong to the run. inspect: from a center's name and its answer to the check to
-    what is wrong with it, '' if nothing."""
+    what is wrong with it, '' if nothing. tensors: what a node receives with its check, by what they are."""
 
     def __init__(
-        self, grid: Grid, names: Collection[str], run: str, inspect: Callable[[str, Mapping[str, Any]], str]
+        self,
+        grid: Grid,
+        names: Collection[str],
+        run: str,
+        inspect: Callable[[str, Mapping[str, Any]], str],
+        tensors: Mapping[str, bytes] | None = None,
     ) -> None:
         self.grid, self.names, self.run, self._inspect = grid, sorted(names), run, inspect
+        self._tensors = tensors or {}
         self.nodes: dict[str, int] = {}
         """By name, the node of each center that is here."""
         self._seen: set[int] = set()
@@ -98,13 +104,18 @@ class Roll:
                 log.warning("Center '%s' is gone.", name)
                 del self.nodes[name]
 
+    def check_again(self, name: str) -> None:
+        """Before the next round, a center is checked as if it were new, with what comes with it."""
+        self._seen.discard(self.nodes.get(name, -1))
+
     def _ask_newcomers(self, facts: Mapping[str, Any]) -> set[int]:
         online = set(self.grid.get_node_ids())
         self._seen &= online  # a node that went away and came back is new
         self._pending = {sent: node for sent, node in self._pending.items() if node in online}
         for node in sorted(online - self._seen):
             self._seen.add(node)
-            sent = self._push("query.check", node, wire.message({**facts, "run": self.run, "round": 0}))
+            content = wire.message({**facts, "run": self.run, "round": 0}, **self._tensors)
+            sent = self._push("query.check", node, content)
             if sent is not None:
                 self._pending[sent] = node
         return online

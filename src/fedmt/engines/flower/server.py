@@ -21,6 +21,7 @@ from fedmt.config import (
     build_method,
     build_strategy,
     build_transforms,
+    freeze,
     load_config,
     starting_model,
 )
@@ -51,12 +52,14 @@ def main(grid: Grid, context: Context) -> None:
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:
     federation, notes = build_federation(config, at_hand=False)
+    device = pick_device(config.device)
+    federation = freeze(config, federation, device)
     engine = FlowerEngine(
         federation,
         build_method(config),
         starting_model(config, federation),
         config.seed,
-        pick_device(config.device),
+        device,
         precision=config.precision,
         strategy=build_strategy(config),
         graphs=config.graphs,

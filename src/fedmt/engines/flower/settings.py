@@ -89,7 +89,7 @@ class CenterSettings:
         assert file.data is not None
         own = {name: LabelSpace(name, classes) for name, classes in file.spaces.items()}
         vocabulary = Vocabulary({**own, plan.wanted.name: plan.wanted}, {}, self.where)
-        options = plan.input.reading(file.state / plan.input.name)
+        options = plan.read.reading(file.state / plan.read.name)
         spec = CenterSpec.model_validate(
             {
                 **file.data.model_dump(exclude_unset=True),

@@ -121,8 +121,10 @@ class Images(Input):
     def statistics(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         return pixel_statistics(samples)
 
-    def pretrained_statistics(self) -> tuple[Tensor, Tensor]:
-        mean, std = list(IMAGENET_MEAN), list(IMAGENET_STD)
+    def pretrained_statistics(
+        self, published: tuple[Sequence[float], Sequence[float]] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        mean, std = map(list, published or (IMAGENET_MEAN, IMAGENET_STD))
         if self.shape[0] == 1:
             mean, std = [sum(mean) / 3], [sum(std) / 3]
         return per_channel(mean), per_channel(std)

@@ -21,17 +21,20 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
     accuracy = {s: m[HEADLINE] for s, m in (measured or {}).items() if HEADLINE in m}
     about = model.description
     origins = {c.name: said for c in about.roster.members if (said := _origin(model, c)) is not None}
-    normalisation = {k: model.state.weights[k].flatten().tolist() for k in ("mean", "std")}
+    encoder = model.predictor().encoder
+    first = model.state.weights if encoder is None else encoder.state_dict()
+    normalisation = {k: first[k].flatten().tolist() for k in ("mean", "std")}
     return {
         "model": {
             "made_with": f"fedmt {fedmt.__version__}",
             # What happened stands in place of what the config asked for.
             "method": {**about.method, **({"correspondence": in_short(origins)} if origins else {})},
-            "backbone": about.backbone,
+            "backbone": about.backbone if about.frozen is None else about.frozen.backbone,
+            **({} if about.frozen is None else {"frozen": "the backbone", "head": about.backbone}),
             "parameters": sum(p.numel() for p in model.predictor().parameters()),
             "round": model.round,
             "rounds_planned": about.rounds,
-            "input": {"name": about.input.name, **about.input.signature(), "normalisation": normalisation},
+            "input": {"name": model.input.name, **model.input.signature(), "normalisation": normalisation},
             "licence": UNKNOWN,
         },
         "label_spaces": {

@@ -15,6 +15,7 @@ from fedmt.metrics.measuring import recorded
 from fedmt.models import Model
 from fedmt.models.export.card import model_card
 from fedmt.models.loaded import METADATA
+from fedmt.models.predictor import FROZEN
 from fedmt.runs.checkpoints import dump_state
 from fedmt.runs.folder import RunFolder, write_atomically
 
@@ -35,7 +36,7 @@ def export_safetensors(model: Model, run: Path, path: Path) -> Path:
 def slim(state: State) -> State:
     """Without what only goes on training: momentum, control variates."""
     kept = {name: _only(own, ("correspondence", "weights:")) for name, own in state.kept.items()}
-    return State(state.round, state.weights, _only(state.server, ("shared:",)), kept)
+    return State(state.round, state.weights, _only(state.server, ("shared:", f"{FROZEN}:")), kept)
 
 
 def _only(tensors: Mapping[str, Tensor], wanted: tuple[str, ...]) -> dict[str, Tensor]:
