@@ -32,6 +32,8 @@ wanted = "fine"
 name = "fedmt"
 correspondence = "estimated"
 [training]
+learning_rate = 0.1
+reference_rate = 1.0
 rounds = 2
 batch_size = 8
 warmup_epochs = 5
