@@ -8,19 +8,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+import torch
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.priors import log_prior
 from fedmt.core.registry import option_names
 from fedmt.data.center import Federation
 from fedmt.data.member import Member, Roster
 from fedmt.inputs import Input, from_json, to_json
 from fedmt.methods import METHODS, Method
+from fedmt.models.priors import Prior, Shares, uniform
 
 FORMAT = "fedmt-model-1"
 
@@ -32,6 +36,10 @@ class Description:
     input: what a sample is. method: its name and options. rounds: how many there will be.
     head: of a network that was given in Python, whether a head was added to it.
     calibration: the temperature and how it was found, once the run is finished and if samples were held out.
+    adjusted: whether training made the network answer for equally frequent classes; if not, it answers for
+        the reference center's. priors: known class frequencies by name: the 'reference' center's, and in an
+        exported file the 'centers' too. Both are missing in files of earlier versions.
+    prior: the one that it is to answer for where nothing else is asked; None: the network's own.
     """
 
     roster: Roster
@@ -44,10 +52,37 @@ class Description:
     batch_norm: str
     calibration: dict[str, Any] | None = None
     head: bool | None = None
+    adjusted: bool = False
+    priors: Mapping[str, Shares] = field(default_factory=dict)
+    prior: Prior | None = None
 
     @property
     def wanted(self) -> LabelSpace:
         return self.roster.wanted
+
+    @property
+    def own_prior(self) -> Prior | None:
+        """What the network itself answers for; None in a file of an earlier version, which does not say."""
+        if self.adjusted:
+            return Prior("uniform", uniform(len(self.wanted)))
+        return Prior("reference", self.priors["reference"]) if "reference" in self.priors else None
+
+    def known_priors(self, kept: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Shares]:
+        """By name; the centers' from what they kept of their estimates, or as it was exported."""
+        centers = self.build_method().knowing(self.wanted).centers_prior(self.roster, kept)
+        return dict(self.priors) if centers is None else {**self.priors, "centers": tuple(centers.tolist())}
+
+    def log_shift(self, prior: Prior | None) -> Tensor:
+        """What is added to the wanted logits to answer for a prior, [K]: zeros for the network's own."""
+        own = self.own_prior
+        if prior is None or prior == own:
+            return torch.zeros(len(self.wanted))
+        if own is None:
+            raise FedmtError(
+                "prior: an earlier version of fedmt wrote this model and did not record how frequent the "
+                "classes were at its reference center. Predict without a prior, or train the model again."
+            )
+        return log_prior(torch.tensor(prior.shares)) - log_prior(torch.tensor(own.shares))
 
     @property
     def spaces(self) -> dict[str, tuple[str, ...]]:
@@ -73,6 +108,9 @@ class Description:
             "tests": [{**_entry(t), **self._own_classes(t)} for t in self.tests],
             "calibration": self.calibration,
             **({} if self.head is None else {"head": self.head}),
+            "adjusted": self.adjusted,
+            "priors": {name: list(shares) for name, shares in self.priors.items()},
+            **({} if self.prior is None else {"prior": asdict(self.prior)}),
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
@@ -134,6 +172,9 @@ class _File(BaseModel):
     tests: list[_Entry]
     calibration: dict[str, Any] | None = None
     head: bool | None = None
+    adjusted: bool = False
+    priors: dict[str, Shares] = Field(default_factory=dict)
+    prior: Prior | None = None
 
     def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
@@ -160,6 +201,9 @@ class _File(BaseModel):
             self.batch_norm,
             self.calibration,
             self.head,
+            self.adjusted,
+            self.priors,
+            self.prior,
         )
 
 
@@ -182,6 +226,8 @@ def describe(
         rounds=method.training.rounds,
         batch_norm=method.training.batch_norm,
         head=head,
+        adjusted=method.training.logit_adjustment,
+        priors={"reference": tuple(federation.reference_prior.tolist())},
     )
 
 
