@@ -137,7 +137,10 @@ def test_an_assumed_prior_is_the_centers(model) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("referense", "neither 'uniform', 'reference', 'centers' nor a file. Did you mean 'reference'"),
+        (
+            "referense",
+            "none of 'uniform', 'reference', 'centers', and there is no such file. Did you mean 'reference'",
+        ),
         ("nowhere.csv", "nowhere.csv: cannot read the table"),
         ([0.5, 0.5], r"an array of shape \(2,\), expected one share for each of the 10 classes"),
         ([0.2] * 10, "the shares sum to 2, expected 1"),

@@ -46,7 +46,7 @@ def predict(
     console = Console(stderr=True, markup=False, highlight=False)
     if not command_line(run, inputs, space, top, out, center, column, prior, device, sys.stdout, console):
         raise typer.Exit(1)
-    next_step(console, "export", run, "--onnx", "model.onnx")
+    next_step(console, "export", run, "--onnx", "model.onnx", *([] if prior is None else ["--prior", prior]))
 
 
 def export(
@@ -95,6 +95,6 @@ def export(
             else f"compared with PyTorch: probabilities differ by at most {difference:.1g}"
         )
         console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
-    if prior is not None and model.prior is not None:
-        console.print(f"The exported model answers for {model.prior.words}.", soft_wrap=True)
+    if model.description.prior is not None:
+        console.print(f"The exported model answers for {model.description.prior.words}.", soft_wrap=True)
     next_step(console, "predict", safetensors or run, SAMPLES)

@@ -64,7 +64,8 @@ def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Shares], missing:
         path = Path(given)
         if not path.exists() and path.suffix not in (".csv", ".toml"):
             raise FedmtError(
-                f"prior: '{given}' is neither {listed(NAMES)} nor a file.{nearest(str(given), NAMES)}"
+                f"prior: '{given}' is none of {listed(NAMES)}, and there is no such file."
+                f"{nearest(str(given), NAMES)}"
             )
         return Prior("given", _in_order(_read(path), wanted, str(path)))
     if isinstance(given, Mapping):
