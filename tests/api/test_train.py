@@ -125,6 +125,10 @@ def test_the_example(kind: str, tmp_path: Path, command: Any) -> None:
     triage, wanted = result.predict(asked, space="triage"), result.predict(asked)
     torch.testing.assert_close(triage, wanted @ result.correspondences["Berlin"].matrix.T)
     assert len(result.predict(asked, top=2)[0]) == 2
+    assert torch.equal(result.predict(asked, prior="uniform"), wanted)
+    assert not torch.equal(
+        result.predict(asked, prior=[0.9, *[0.1 / (wanted.shape[1] - 1)] * (wanted.shape[1] - 1)]), wanted
+    )
 
     page = result.report(tmp_path / "report.html", baseline=single).read_text()
     assert "single" in page and "melanoma" in page

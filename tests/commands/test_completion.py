@@ -12,6 +12,7 @@ from fedmt.commands import arguments
 from fedmt.commands.sweeps.scales import SCALES
 from fedmt.methods import METHODS
 from fedmt.metrics import METRICS
+from fedmt.models.priors import NAMES as PRIORS
 
 ASK = """
 import sys
@@ -27,6 +28,7 @@ def test_the_lists_are_those_of_the_registries():
     assert tuple(METHODS) == arguments.METHODS
     assert tuple(n for n, m in METRICS.items() if m.function is not None) == arguments.METRICS
     assert set(arguments.SCALES) == set(SCALES)
+    assert arguments.PRIORS == PRIORS
     assert arguments.one_of(arguments.METHODS)("fed") == ["fedmt", "fedtrans", "fedrep"]
 
 

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
+import fedmt
 from fedmt import Center
 from fedmt.aggregation import Transform
 from fedmt.backbones.frozen import encode
@@ -717,9 +718,53 @@ def test_shared_by_choice(make, tmp_path) -> None:
     for name, kept in theirs.kept.items():
         if "correspondence" in kept:
             assert torch.equal(ours.kept[name]["correspondence"], kept["correspondence"])
+    assert not any("prior" in kept for kept in ours.kept.values())
     one, two = (RunFolder(tmp_path / f).metrics()[-1] for f in ("flower", "local"))
-    for key in ("accuracy", "losses", "confident_share"):
+    for key in ("accuracy", "losses", "confident_share", "prior_error"):
         assert one[key] == two[key]
+
+
+def test_a_prior_leaves_its_center_by_choice_alone(make, tmp_path) -> None:
+    """Not with M-hat either; and the model of the coordinator knows what was sent."""
+    method = 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"'
+    path, files = make(method=method, center="share_correspondence = true", rounds=1)
+    willing = files[102]
+    willing.write_text(willing.read_text() + "\nshare_prior = true")
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    sent = {
+        node: set(wire.tensors_of(back, "shared")) for kind, node, _, back in grid.seen if kind == "train"
+    }
+    assert sent.pop(102) == {"correspondence", "prior", "size"}
+    assert len(sent) == CENTERS - 1 and set().union(*sent.values()) == {"correspondence"}
+    kept = RunFolder(tmp_path / "flower").load().kept["center-2"]
+    model = fedmt.load(tmp_path / "flower", "cpu")
+    assert int(kept["size"]) == 20
+    assert list(model.priors["centers"].values()) == pytest.approx(kept["prior"].tolist(), abs=1e-6)
+
+
+def test_the_coordinator_takes_no_other_prior(make, tmp_path) -> None:
+    path, files = make(rounds=1)
+    odd, alone = "its estimated prior is not a share for each wanted class", "without its number of samples"
+    lies = {
+        101: ({"prior": torch.full((9,), 1 / 9), "size": torch.tensor(20)}, odd),
+        102: ({"prior": torch.full((10,), float("nan")), "size": torch.tensor(20)}, odd),
+        103: ({"prior": torch.full((10,), 0.1)}, alone),
+    }
+
+    def lying(message: Message, context: Context) -> Message:
+        reply = center_app.app(message, context)
+        if message.metadata.message_type != "train" or context.node_id not in lies:
+            return reply
+        facts, update = wire.facts_of(reply.content), wire.tensors_of(reply.content, "update")
+        tensors = {"update": wire.to_bytes(update), "shared": wire.to_bytes(lies[context.node_id][0])}
+        return Message(wire.message(facts, **tensors), reply_to=message)
+
+    coordinate(InProcessGrid(files, lying), load_config(path), tmp_path / "flower")
+    records = RunFolder(tmp_path / "flower").metrics()[-1]["centers"]
+    for node, (_, reason) in lies.items():
+        assert reason in records[f"center-{node - 100}"]["left_out"]
+    assert "left_out" not in records["center-4"]
 
 
 # -- the check before round 1 -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,12 @@ from fedmt import FedmtError
 from fedmt.config import load_config, parse_config
 from fedmt.data.holding import hold_out
 from fedmt.data.specs import CalibrationSpec
+from fedmt.methods import Single, Training
 from fedmt.metrics.calibration_error import expected_calibration_error
+from fedmt.models.calibrating import calibrate
+from fedmt.models.description import describe
 from fedmt.models.temperature import HIGHEST, LOWEST, fit_temperature, judged
+from fedmt.runs.folder import RunFolder
 from fedmt.training.run import Silent, run
 
 
@@ -171,3 +176,44 @@ def test_copies_of_held_out_images_are_refused() -> None:
     }
     with pytest.raises(FedmtError, match=r"calibration: together with benchmark\.augment_to"):
         parse_config({"benchmark": benchmark, "calibration": {}})
+
+
+def test_the_temperature_is_fitted_for_the_prior_of_the_held_out_samples() -> None:
+    """Logits for a uniform prior, labels from a place with another one: without its shift, T is wrong."""
+    generator = torch.Generator().manual_seed(2)
+    prior, truth = torch.tensor([0.05, 0.15, 0.8], dtype=torch.float64), 2.0
+    labels = torch.multinomial(prior, 20_000, replacement=True, generator=generator)
+    means = torch.diag(torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64))
+    samples = means[labels] + torch.randn(len(labels), 3, generator=generator, dtype=torch.float64)
+    exact = samples @ means.T - (means**2).sum(1) / 2  # log p(x | k), up to a constant, of unit normals
+    assert fit_temperature(truth * exact, labels, prior.log()) == pytest.approx(truth, rel=0.03)
+    assert abs(fit_temperature(truth * exact, labels) - truth) > 0.1
+    found = judged(truth * exact, labels, truth, prior.log())
+    assert found["ece_after"] < 0.01 < found["ece_before"]
+
+
+@pytest.mark.parametrize("adjusted", [True, False])
+def test_a_run_calibrates_for_its_reference_center(
+    make_federation, make_engine, tmp_path: Path, adjusted: bool
+) -> None:
+    """With the shift from the model's prior, which is uniform if training was adjusted, to that center's."""
+    federation, _ = hold_out(make_federation(per_class=8), CalibrationSpec(share=0.5, minimum=20), seed=1)
+    few = federation.reference.labels.argsort()[7:]  # uneven: 0 and 1 of the first two classes, 4 of the rest
+    reference = federation.reference
+    uneven = replace(reference, values=reference.values[few], labels=reference.labels[few])
+    federation = replace(federation, reference=uneven)
+    method = Single(Training(rounds=1, warmup_epochs=1, logit_adjustment=adjusted))
+    state, _ = make_engine(federation, method).start()
+    folder = RunFolder.create(tmp_path / "run", "")
+    folder.save(state)
+    about = describe(federation, method, "small_cnn", None)
+    found = calibrate(folder, about, federation, torch.device("cpu"))
+    held = federation.held_out
+    logits = fedmt.Model(about, state).predict(held.images).double().log()
+    shares = (uneven.labels.bincount(minlength=10).double() + 1) / (len(uneven) + 10)
+    shift = shares.log() if adjusted else torch.zeros(10)
+    assert found["temperature"] == pytest.approx(fit_temperature(logits, held.labels, shift), rel=1e-4)
+    assert (abs(found["temperature"] / fit_temperature(logits, held.labels) - 1) > 1e-3) == adjusted
+    assert found["held_out"]["nll_after"] == pytest.approx(
+        F.cross_entropy(logits / found["temperature"] + shift, held.labels).item(), rel=1e-4
+    )

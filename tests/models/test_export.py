@@ -55,6 +55,7 @@ def assert_same_in_onnxruntime(model: fedmt.Model, path: Path) -> None:
     metadata = session.get_modelmeta().custom_metadata_map
     spaces = json.loads(metadata["fedmt.spaces"])
     assert spaces == {space: list(model.classes(space)) for space in model.spaces}
+    assert json.loads(metadata["fedmt.prior"])["name"] == model.prior.name
     for count in (1, 7):  # whatever the batch
         pixels = torch.randint(0, 256, (count, *model.input.shape), dtype=torch.uint8)
         found = session.run([output_name(space) for space in spaces], {"images": pixels.numpy()})
@@ -66,14 +67,19 @@ def assert_same_in_onnxruntime(model: fedmt.Model, path: Path) -> None:
 
 @pytest.mark.slow
 @needs_onnx
-@pytest.mark.parametrize("name", ["fedmt-estimated", "fedrep-fedbn", "fedtrans"])
-def test_onnx_of_a_run(tiny_run, tmp_path: Path, command, name: str) -> None:
-    """M-hat and temperature; a network for each center; a shared model beside the reference center's."""
-    path = tmp_path / "model.onnx"
-    status, printed, said = command("export", tiny_run(name), "--onnx", path)
+@pytest.mark.parametrize(
+    ("name", "prior"), [("fedmt-estimated", "centers"), ("fedrep-fedbn", None), ("fedtrans", None)]
+)
+def test_onnx_of_a_run(tiny_run, tmp_path: Path, command, name: str, prior: str | None) -> None:
+    """M-hat, temperature and a prior; a network for each center; a shared model beside the reference
+    center's."""
+    path, model = tmp_path / "model.onnx", fedmt.load(tiny_run(name), "cpu")
+    asked = () if prior is None else ("--prior", prior)
+    model = model if prior is None else model.answering_for(prior)
+    status, printed, said = command("export", tiny_run(name), "--onnx", path, *asked)
     assert status == 0 and "differ by at most" in printed and said == ""
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # one file, with all weights in it
-    assert_same_in_onnxruntime(fedmt.load(tiny_run(name), "cpu"), path)
+    assert_same_in_onnxruntime(model, path)
 
 
 @pytest.mark.slow

@@ -117,7 +117,12 @@ def make_run() -> MakeRun:
             scores /= scores.sum(1, keepdims=True)
             tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
         spaces = {"fine": fine, "coarse": coarse.classes}
-        evaluation = Evaluation(done, spaces, members, tests, estimates, "reference")
+        even, uneven = (
+            [1 / len(fine)] * len(fine),
+            [0.5 + 0.5 / len(fine), *[0.5 / len(fine)] * (len(fine) - 1)],
+        )
+        priors = {"own": even, "reference": even, "centers": uneven}
+        evaluation = Evaluation(done, spaces, members, tests, estimates, "reference", priors=priors)
         with patch.multiple(intervals, FEWEST=20, MOST=20):  # nobody looks how good they are
             measured = measured_again(evaluation)
         with folder.metrics_file.open("w") as file:

@@ -126,6 +126,8 @@ def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, t
     cells = page.locator("#metrics-table-0-0 tbody tr:nth-child(1) td").all_inner_texts()
     assert len(cells) == 3 and all(re.fullmatch(r"[\d.]+%\s+[\d.]+% to [\d.]+%", c) for c in cells)
     assert "by the mean M" in page.inner_text("#metrics-body")
+    assert page.inner_text("#priors-0 tbody tr").startswith("as frequent as at the centers\t")
+    assert "answers for classes that are equally frequent" in page.inner_text("#metrics-body")
     heads = page.locator("#classes-0 thead th").all_inner_texts()
     assert heads[2:] == [m.title for m in METRICS.values() if m.by_class is not None]
     page.select_option("#curve-metric", label="Log loss")

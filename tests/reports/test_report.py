@@ -14,10 +14,12 @@ from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
 from fedmt.methods import FedMT, Single, Training
 from fedmt.metrics import METRICS
+from fedmt.models import load
 from fedmt.reports.content import ReportedRun, content, render
 from fedmt.reports.report import Source, confident_mistakes, distinct, report
+from fedmt.reports.results import for_priors
 from fedmt.reports.watch import Follower
-from fedmt.runs.evaluation import Predicted, evaluate, read_evaluation
+from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run
 
@@ -283,3 +285,35 @@ def test_the_command(make_run, tmp_path, monkeypatch, capsys):
     assert status == 2 and "no round is finished yet" in printed.err
     status, printed = invoke("report", folder, "--out", tmp_path / "no" / "x.html")
     assert status == 2
+
+
+def test_results_for_other_class_frequencies(tmp_path):
+    """By hand: 4 samples, 3 of the frequent class. Answers for even classes get one of them wrong."""
+    probabilities = np.array([[0.6, 0.4], [0.7, 0.3], [0.4, 0.6], [0.3, 0.7]])
+    test = Predicted("wanted", np.array([0, 0, 0, 1]), probabilities.argmax(1), probabilities)
+    priors = {"own": [0.5, 0.5], "reference": [0.51, 0.49], "centers": [0.8, 0.2]}
+    made = Evaluation(1, {"wanted": ("a", "b")}, [], [test], priors=priors)
+    made.write(tmp_path / "evaluation.npz")
+    found = for_priors(read_evaluation(tmp_path / "evaluation.npz"))
+    # 0.6 / 0.4 < 4: the third and the fourth are taken for "a" now. The reference center's hardly differ.
+    (other,) = found["others"]
+    assert found["own"] == "equally frequent" and other["prior"] == "as frequent as at the centers"
+    assert other["accuracy"] == 0.75 and other["balanced_accuracy"] == 0.5
+    as_trained = replace(made, priors={"own": [0.8, 0.2], "reference": [0.8, 0.2]})
+    found = for_priors(as_trained)
+    assert found["own"] == "as frequent as at the reference center"
+    assert [o["prior"] for o in found["others"]] == ["equally frequent"]
+    for without in ({}, {"own": [0.5, 0.5], "reference": [0.5, 0.5]}):
+        assert for_priors(replace(made, priors=without)) is None
+    assert for_priors(None) is None
+
+
+def test_the_priors_of_a_run_are_in_its_evaluation(real, tmp_path):
+    found = read_evaluation(real / "evaluation.npz").priors
+    assert found["own"] == pytest.approx([0.1] * 10) and found["reference"] == pytest.approx([0.1] * 10)
+    assert sum(found["centers"]) == pytest.approx(1) and found["centers"] != found["own"]
+    model = load(real, "cpu")
+    assert list(model.priors["centers"].values()) == pytest.approx(found["centers"], abs=1e-6)
+    report([real], tmp_path / "page.html")
+    (run,) = page_data(tmp_path / "page.html")["runs"]
+    assert run["centers"][1]["prior_error"] > 0 and "prior_error" in run["curves"]

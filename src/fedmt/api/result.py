@@ -157,12 +157,17 @@ class Result:
         return load(self.path, model=self._network)
 
     def predict(
-        self, x: Any, space: str | None = None, top: int | None = None, center: str | None = None
+        self,
+        x: Any,
+        space: str | None = None,
+        top: int | None = None,
+        center: str | None = None,
+        prior: Any = None,
     ) -> Tensor | list[Top]:
         """As `Model.predict`: probabilities [N, J] in `space`, by default in the wanted one."""
         if top is None:
-            return self.model.predict(x, space, center=center)
-        return self.model.predict(x, space, top=top, center=center)
+            return self.model.predict(x, space, center=center, prior=prior)
+        return self.model.predict(x, space, top=top, center=center, prior=prior)
 
     # -- what is written --------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ METRICS = (
 )
 SCALES = ("full", "small", "tiny")
 DEVICES = ("auto", "cpu", "cuda")
+PRIORS = ("uniform", "reference", "centers")
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
@@ -42,4 +43,13 @@ RunArgument = Annotated[
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object for programs; progress goes to standard error."),
+]
+PriorOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PRIOR",
+        autocompletion=one_of(PRIORS),
+        help="How frequent the wanted classes will be: uniform, reference, centers, or a CSV or TOML file of "
+        "classes and shares.",
+    ),
 ]

@@ -64,6 +64,7 @@ def command_line(
     out: Path | None,
     center: str | None,
     column: str | None,
+    prior: str | None,
     device: str,
     stdout: IO[str],
     console: Console,
@@ -74,6 +75,9 @@ def command_line(
     top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
     if center is not None:
         model.check_center(name, center)
+    if prior is not None:
+        model.check_prior(name)
+        model = model.answering_for(prior)
     if any(path.name == SAMPLES and not path.exists() for path in inputs):
         raise FedmtError(f"{SAMPLES} stands for your own files: name the {model.input.word}s to predict.")
     notes: list[str] = []
@@ -165,6 +169,8 @@ def _show(rows: Iterable[Row], total: int, model: Model, space: str, top: int) -
 def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None, console: Console) -> None:
     if not model.finished:
         console.print(f"Note: the run is not finished; this is its round {model.round}.", soft_wrap=True)
+    if model.description.prior is not None:
+        console.print(f"Note: the answers are for {model.description.prior.words}.", soft_wrap=True)
     if not model.calibrated(space):
         console.print(f"Note: probabilities in '{space}' are not calibrated.", soft_wrap=True)
     if count.failed:

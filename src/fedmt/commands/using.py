@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmt.commands.arguments import RunArgument
+from fedmt.commands.arguments import PriorOption, RunArgument
 from fedmt.core.errors import FedmtError
 
 
@@ -34,6 +34,7 @@ def predict(
             "--column", "--image-column", help="Column of a CSV that names the files, or holds the texts."
         ),
     ] = None,
+    prior: PriorOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
     """Classes and probabilities of samples, in any label space of the federation."""
@@ -43,9 +44,9 @@ def predict(
     from fedmt.commands.steps import next_step
 
     console = Console(stderr=True, markup=False, highlight=False)
-    if not command_line(run, inputs, space, top, out, center, column, device, sys.stdout, console):
+    if not command_line(run, inputs, space, top, out, center, column, prior, device, sys.stdout, console):
         raise typer.Exit(1)
-    next_step(console, "export", run, "--onnx", "model.onnx")
+    next_step(console, "export", run, "--onnx", "model.onnx", *([] if prior is None else ["--prior", prior]))
 
 
 def export(
@@ -59,6 +60,7 @@ def export(
     safetensors: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, next to it.")
     ] = None,
+    prior: PriorOption = None,
 ) -> None:
     """The model as a file to deploy or to hand on."""
     if onnx is None and safetensors is None:
@@ -72,6 +74,8 @@ def export(
     for target in targets:
         refuse_own_files(run, target)
     model = load(run, "cpu")
+    if prior is not None:
+        model = model.answering_for(prior)
     for target in targets:
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,4 +95,6 @@ def export(
             else f"compared with PyTorch: probabilities differ by at most {difference:.1g}"
         )
         console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
+    if model.description.prior is not None:
+        console.print(f"The exported model answers for {model.description.prior.words}.", soft_wrap=True)
     next_step(console, "predict", safetensors or run, SAMPLES)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import COLUMN_TOLERANCE, LabelSpace, posterior
+from fedmt.core.pseudo_labels import normalized
 
 ITERATIONS = 50
 """Of expectation maximization. Each costs one pass over a center's [N, K] scores."""
@@ -106,6 +107,15 @@ def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> d
     if abs(total - 1) > COLUMN_TOLERANCE:
         raise FedmtError(f"{where}: the shares sum to {total:.6g}, expected 1.")
     return {c: shares[c] / total for c in space}
+
+
+def answers_for(probabilities: Tensor, prior: Tensor, before: Tensor) -> Tensor:
+    """Answers [N, K] for the prior `before`, as they would be for the prior `prior`, both [K].
+
+    >>> answers_for(torch.tensor([[0.5, 0.5]]), torch.tensor([0.9, 0.1]), torch.tensor([0.5, 0.5]))
+    tensor([[0.9000, 0.1000]])
+    """
+    return normalized(probabilities * (log_prior(prior) - log_prior(before)).exp())
 
 
 def log_prior(prior: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.priors import class_shares
 from fedmt.data.member import Member, Roster, with_identity
 from fedmt.inputs import DEFAULT_INPUT, Input
 
@@ -234,6 +235,12 @@ class Federation:
     def roster(self) -> Roster:
         """Who takes part, wherever the data are."""
         return Roster(self.wanted, self.reference, (*self.centers, *self.elsewhere))
+
+    @property
+    def reference_prior(self) -> Tensor:
+        """How frequent the wanted classes are among the labels that the reference center trains on, [K]."""
+        assert self.reference.labels is not None
+        return class_shares(self.reference.labels.cpu(), len(self.wanted))
 
     @property
     def input(self) -> Input:

@@ -243,6 +243,19 @@ class Method(Named, ABC):
                 found.setdefault(known.coarse.name, []).append(Answer(matrix=known.matrix))
         return found
 
+    def centers_prior(self, roster: Roster, kept: Mapping[str, Tensors]) -> Tensor | None:
+        """How frequent the wanted classes are at the centers, float64 [K]: the mean of their estimates,
+        weighted by their sizes, or equally where a size is not known. None where no estimate is known here.
+        """
+        found = [(kept[m.name], m.size) for m in roster.members if "prior" in kept.get(m.name, {})]
+        if not found:
+            return None
+        sizes = [int(own["size"]) if "size" in own else size for own, size in found]
+        weights = torch.tensor([1.0 if size is None or None in sizes else float(size) for size in sizes])
+        priors = torch.stack([own["prior"].double().cpu() for own, _ in found])
+        weights = weights.double()
+        return weights @ priors / weights.sum()
+
     # -- which strategies make sense --------------------------------------------------------------
 
     def check_strategy(self, strategy: Strategy) -> None:

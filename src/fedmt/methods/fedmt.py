@@ -272,6 +272,13 @@ class FedMT(Method):
             found.setdefault(center.space.name, []).append(Answer(matrix=matrix))
         return found
 
+    def centers_prior(self, roster: Roster, kept: Mapping[str, Tensors]) -> Tensor | None:
+        """Where the prior is assumed and not estimated, that one."""
+        if self._assumed is None:
+            return super().centers_prior(roster, kept)
+        classes = len(roster.wanted)
+        return torch.tensor(self._assumed or [1 / classes] * classes, dtype=torch.float64)
+
     def _uses_given(self, center: Member) -> bool:
         known = center.correspondence
         # A center that labels in the wanted space needs no estimate: its labels are the wanted ones.

@@ -12,6 +12,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
 from fedmt.models.description import Description, with_calibration
 from fedmt.models.loaded import Model
+from fedmt.models.priors import Prior
 from fedmt.models.temperature import fit_temperature, judged
 from fedmt.runs.folder import RunFolder
 
@@ -25,8 +26,12 @@ def calibrate(
 ) -> dict[str, Any]:
     """Fits and writes the temperature; what it does to the calibration error, for the summary.
 
+    The held-out samples come from the reference center, so the probabilities that are fitted and judged on
+    them are for its class frequencies, whatever the network itself answers for. Those judged on the test
+    samples in the wanted space, if there are any, are the model's default answers.
+
     The error on the samples that the temperature was fitted on flatters it a little; that on the test samples
-    in the wanted space, if there are any, does not. network: as in `Model`.
+    does not. network: as in `Model`.
     """
     held, state = federation.held_out, folder.load()
     if held is None or held.labels is None or state is None:
@@ -34,8 +39,12 @@ def calibrate(
     # The federation has the features already, so a frozen backbone is left out.
     model = Model(replace(description, frozen=None), state, device, network)
     logits = _log_probabilities(model, held.values)
-    temperature = fit_temperature(logits, held.labels)
-    found: dict[str, Any] = {"temperature": temperature, "held_out": judged(logits, held.labels, temperature)}
+    there = description.log_shift(Prior("reference", description.priors["reference"]))
+    temperature = fit_temperature(logits, held.labels, there)
+    found: dict[str, Any] = {
+        "temperature": temperature,
+        "held_out": judged(logits, held.labels, temperature, there),
+    }
     tests = [t for t in federation.tests if t.space == federation.wanted and t.labels is not None]
     if tests:
         logits = torch.cat([_log_probabilities(model, t.values) for t in tests])

@@ -8,21 +8,25 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+import torch
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from torch import Tensor
 
 from fedmt.backbones.frozen import Frozen
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.priors import log_prior
 from fedmt.core.registry import option_names
 from fedmt.data.center import Federation
 from fedmt.data.member import Member, Roster
 from fedmt.inputs import Input, from_json, to_json
 from fedmt.methods import METHODS, Method
+from fedmt.models.priors import Prior, Shares, uniform
 
 FORMAT = "fedmt-model-1"
 
@@ -35,6 +39,10 @@ class Description:
     head: of a network that was given in Python, whether a head was added to it.
     calibration: the temperature and how it was found, once the run is finished and if samples were held out.
     frozen: the network in front of the trained one, whose features `input` then describes.
+    adjusted: whether training made the network answer for equally frequent classes; if not, it answers for
+        the reference center's. priors: known class frequencies by name: the 'reference' center's, and in an
+        exported file the 'centers' too. Both are missing in files of earlier versions.
+    prior: the one that it is to answer for where nothing else is asked; None: the network's own.
     """
 
     roster: Roster
@@ -48,6 +56,9 @@ class Description:
     calibration: dict[str, Any] | None = None
     head: bool | None = None
     frozen: Frozen | None = None
+    adjusted: bool = False
+    priors: Mapping[str, Shares] = field(default_factory=dict)
+    prior: Prior | None = None
 
     @property
     def wanted(self) -> LabelSpace:
@@ -57,6 +68,30 @@ class Description:
     def asked(self) -> Input:
         """What the model is asked about: the samples themselves, not the features of a frozen backbone."""
         return self.input if self.frozen is None else self.frozen.input
+
+    @property
+    def own_prior(self) -> Prior | None:
+        """What the network itself answers for; None in a file of an earlier version, which does not say."""
+        if self.adjusted:
+            return Prior("uniform", uniform(len(self.wanted)))
+        return Prior("reference", self.priors["reference"]) if "reference" in self.priors else None
+
+    def known_priors(self, kept: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Shares]:
+        """By name; the centers' from what they kept of their estimates, or as it was exported."""
+        centers = self.build_method().knowing(self.wanted).centers_prior(self.roster, kept)
+        return dict(self.priors) if centers is None else {**self.priors, "centers": tuple(centers.tolist())}
+
+    def log_shift(self, prior: Prior | None) -> Tensor:
+        """What is added to the wanted logits to answer for a prior, [K]: zeros for the network's own."""
+        own = self.own_prior
+        if prior is None or prior == own:
+            return torch.zeros(len(self.wanted))
+        if own is None:
+            raise FedmtError(
+                "prior: an earlier version of fedmt wrote this model and did not record how frequent the "
+                "classes were at its reference center. Predict without a prior, or train the model again."
+            )
+        return log_prior(torch.tensor(prior.shares)) - log_prior(torch.tensor(own.shares))
 
     @property
     def spaces(self) -> dict[str, tuple[str, ...]]:
@@ -83,6 +118,9 @@ class Description:
             "calibration": self.calibration,
             **({} if self.head is None else {"head": self.head}),
             **({} if self.frozen is None else {"frozen": self.frozen.to_json()}),
+            "adjusted": self.adjusted,
+            "priors": {name: list(shares) for name, shares in self.priors.items()},
+            **({} if self.prior is None else {"prior": asdict(self.prior)}),
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
@@ -145,6 +183,9 @@ class _File(BaseModel):
     calibration: dict[str, Any] | None = None
     head: bool | None = None
     frozen: dict[str, Any] | None = None
+    adjusted: bool = False
+    priors: dict[str, Shares] = Field(default_factory=dict)
+    prior: Prior | None = None
 
     def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
@@ -172,6 +213,9 @@ class _File(BaseModel):
             self.calibration,
             self.head,
             None if self.frozen is None else Frozen.from_json(self.frozen),
+            self.adjusted,
+            self.priors,
+            self.prior,
         )
 
 
@@ -204,6 +248,8 @@ def describe(
         batch_norm=method.training.batch_norm,
         head=head if isinstance(head, bool) else None,
         frozen=frozen,
+        adjusted=method.training.logit_adjustment,
+        priors={"reference": tuple(federation.reference_prior.tolist())},
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -19,6 +21,7 @@ from fedmt.engines.state import State
 from fedmt.inputs import Input
 from fedmt.models.description import Description
 from fedmt.models.predictor import FROZEN, Predictor, assemble
+from fedmt.models.priors import Prior, Shares, by_class, chosen, uniform, why_unknown
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import existing_run
 
@@ -92,13 +95,37 @@ class Model:
         """The class names of a space, by default of the wanted one, in the order of the probabilities."""
         return tuple(self.description.spaces[self._known(space)])
 
+    @property
+    def priors(self) -> dict[str, dict[str, float]]:
+        """The class frequencies that are known, by the names that `predict` takes: shares by class."""
+        wanted = self.description.wanted
+        known = {"uniform": uniform(len(wanted)), **self._priors}
+        return {name: by_class(shares, wanted) for name, shares in known.items()}
+
+    @property
+    def prior(self) -> Prior | None:
+        """What it answers for where nothing else is asked; None where an earlier version did not say."""
+        return self.description.prior or self.description.own_prior
+
+    def answering_for(self, prior: Any) -> Model:
+        """The same model, answering for another prior unless `predict` is given one; as in `predict`."""
+        made = copy.copy(self)
+        made.description = replace(self.description, prior=self._chosen(prior))
+        made._predictors = {}
+        return made
+
     @overload
     def predict(
-        self, samples: Any, space: str | None = ..., top: None = ..., center: str | None = ...
+        self,
+        samples: Any,
+        space: str | None = ...,
+        top: None = ...,
+        center: str | None = ...,
+        prior: Any = ...,
     ) -> Tensor: ...
     @overload
     def predict(
-        self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ...
+        self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ..., prior: Any = ...
     ) -> list[Top]: ...
     def predict(
         self,
@@ -106,6 +133,7 @@ class Model:
         space: str | None = None,
         top: int | None = None,
         center: str | None = None,
+        prior: Any = None,
         *,
         images: Any = None,
     ) -> Tensor | list[Top]:
@@ -117,23 +145,54 @@ class Model:
         images: the same as `samples`, for earlier code.
         center: answer by this center's own matrix or head, where `space` has one for each center; by
             default all of them count the same.
+        prior: how frequent the wanted classes will be: 'uniform'; as at the 'reference' center or at the
+            'centers', where that is known (`priors`); a file of classes and shares; shares by class; or an
+            array of shares, in the order of the classes. By default, what the model was trained to answer for
+            (`prior`): equally frequent classes, unless training.logit_adjustment was off.
         """
         samples = images if samples is None else samples
         space = self._known(space)
         if top is not None and top < 1:
             raise FedmtError(f"top: {top} given, expected at least 1.")
-        found = [self.scores(batch, space, center) for batch in self.input.batches(samples)]
+        shift = None if prior is None else self._shift(prior, space)
+        found = [self.scores(batch, space, center, shift) for batch in self.input.batches(samples)]
         if not found:
             raise FedmtError(f"No {self.input.word}s to predict.")
         probabilities = torch.cat(found)
         return probabilities if top is None else best(probabilities, self.classes(space), top)
 
     @torch.no_grad()
-    def scores(self, samples: Tensor, space: str, center: str | None = None) -> Tensor:
-        """Probabilities [B, J] on the CPU of one batch of samples in the stored form."""
+    def scores(
+        self, samples: Tensor, space: str, center: str | None = None, log_shift: Tensor | None = None
+    ) -> Tensor:
+        """Probabilities [B, J] on the CPU of one batch of samples in the stored form. log_shift: of a prior
+        (`Predictor`)."""
         if center is not None:
             self.check_center(space, center)
-        return self.predictor(center).answer(samples.to(self.device), [space])[0].float().cpu()
+        predictor = self.predictor(center)
+        return predictor.answer(samples.to(self.device), [space], log_shift)[0].float().cpu()
+
+    def check_prior(self, space: str) -> None:
+        """An error unless the prior of the wanted classes matters in `space`."""
+        if space != self.spaces[0] and space in self.predictor().parts:
+            raise FedmtError(
+                f"prior: '{space}' is answered by a head of its own, which no prior of "
+                f"'{self.spaces[0]}' changes; leave the prior out, or predict in '{self.spaces[0]}'."
+            )
+
+    def _shift(self, prior: Any, space: str) -> Tensor:
+        self.check_prior(space)
+        return self.description.log_shift(self._chosen(prior)).to(self.device)
+
+    def _chosen(self, prior: Any) -> Prior:
+        about = self.description
+        found = chosen(prior, about.wanted, self._priors, why_unknown(about.method))
+        about.log_shift(found)  # an error where an earlier version wrote the model
+        return found
+
+    @cached_property
+    def _priors(self) -> dict[str, Shares]:
+        return self.description.known_priors(self.state.kept)
 
     def check_center(self, space: str, center: str) -> None:
         """An error unless `center` has an answer of its own in `space`."""

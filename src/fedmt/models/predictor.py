@@ -45,9 +45,11 @@ class Predictor(nn.Module):
     by the wanted space's probabilities through its matrix [J, K]. temperature: divides the wanted space's
     logits, and so holds for what is projected from them; heads of other spaces are not calibrated.
     encoder: a frozen network in front of the others, which see its features as `features` says.
+    log_shift: [K], added to them after that, which makes them answers for another prior; zeros by default.
     """
 
     temperature: Tensor
+    log_shift: Tensor
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Predictor(nn.Module):
         temperature: float = 1.0,
         encoder: nn.Module | None = None,
         features: Input | None = None,
+        log_shift: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -67,6 +70,7 @@ class Predictor(nn.Module):
         self.networks = nn.ModuleList(networks)
         self.parts = {space: tuple(own) for space, own in parts.items()}
         self.register_buffer("temperature", torch.tensor(float(temperature)))
+        self.register_buffer("log_shift", torch.zeros(()) if log_shift is None else log_shift)
         for number, space in enumerate(self.spaces):
             if space not in self.parts:
                 self.register_buffer(f"matrix_{number}", matrices[space].float())
@@ -75,8 +79,10 @@ class Predictor(nn.Module):
         """Every space."""
         return self.answer(samples, self.spaces)
 
-    def answer(self, samples: Tensor, spaces: Sequence[str]) -> tuple[Tensor, ...]:
-        """Some of the spaces; a network that none of them needs is not run."""
+    def answer(
+        self, samples: Tensor, spaces: Sequence[str], log_shift: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Some of the spaces; a network that none of them needs is not run. log_shift: replaces its own."""
         views = self.input.plain(samples)
         if self.encoder is not None and self.features is not None:
             views = self.features.plain(self.encoder(views))
@@ -84,17 +90,18 @@ class Predictor(nn.Module):
         asked = {s if s in self.parts else wanted for s in spaces}
         needed = sorted({part.network for space in asked for part in self.parts[space]})
         scores = {number: self.networks[number](views) for number in needed}
-        by_head = {space: self._by_heads(scores, space) for space in asked}
+        shift = self.log_shift if log_shift is None else log_shift
+        by_head = {space: self._by_heads(scores, space, shift) for space in asked}
         return tuple(
             by_head[space] if space in by_head else project(by_head[wanted], self.matrix(space))
             for space in spaces
         )
 
-    def _by_heads(self, scores: Mapping[int, Tensor], space: str) -> Tensor:
-        scale = self.temperature if space == self.spaces[0] else 1.0
-        each = [
-            (scores[p.network][:, p.start : p.stop].float() / scale).softmax(1) for p in self.parts[space]
-        ]
+    def _by_heads(self, scores: Mapping[int, Tensor], space: str, log_shift: Tensor) -> Tensor:
+        logits = [scores[p.network][:, p.start : p.stop].float() for p in self.parts[space]]
+        if space == self.spaces[0]:
+            logits = [own / self.temperature + log_shift for own in logits]
+        each = [own.softmax(1) for own in logits]
         return each[0] if len(each) == 1 else torch.stack(each).mean(0)
 
     def matrix(self, space: str) -> Tensor:
@@ -139,6 +146,7 @@ def assemble(
         calibration.get("temperature", 1.0),
         encoder,
         description.input,
+        description.log_shift(description.prior),
     )
     return predictor.eval().requires_grad_(False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,8 +14,10 @@ LOWEST, HIGHEST = 0.05, 20.0
 """Where the temperature is looked for. One at either end says that the data did not determine it."""
 
 
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The T that minimises the cross-entropy of softmax(logits / T), [N, K] and [N].
+def fit_temperature(logits: Tensor, labels: Tensor, log_shift: Tensor | None = None) -> float:
+    """The T that minimises the cross-entropy of softmax(logits / T + log_shift), [N, K], [N] and [K].
+
+    log_shift: of the prior of the place where the labels come from, if the logits are for another.
 
     In 1/T the cross-entropy is convex, so it has one valley in log T, which golden-section search finds.
 
@@ -24,9 +27,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     3.641
     """
     logits, labels = logits.double(), labels.to(logits.device)
+    shift = _shift(log_shift, logits)
 
     def loss(log_temperature: float) -> float:
-        return F.cross_entropy(logits / math.exp(log_temperature), labels).item()
+        return F.cross_entropy(logits / math.exp(log_temperature) + shift, labels).item()
 
     low, high = math.log(LOWEST), math.log(HIGHEST)
     golden = (math.sqrt(5) - 1) / 2
@@ -44,12 +48,18 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp((low + high) / 2)
 
 
-def judged(logits: Tensor, labels: Tensor, temperature: float) -> dict[str, float]:
-    """Calibration error and cross-entropy at temperature 1 and at `temperature`."""
+def judged(
+    logits: Tensor, labels: Tensor, temperature: float, log_shift: Tensor | None = None
+) -> dict[str, float]:
+    """Calibration error and cross-entropy at temperature 1 and at `temperature`; log_shift: as above."""
     logits = logits.double()
-    labels = labels.to(logits.device)
+    labels, shift = labels.to(logits.device), _shift(log_shift, logits)
     found: dict[str, float] = {"samples": len(labels)}
-    for when, scaled in (("before", logits), ("after", logits / temperature)):
+    for when, scaled in (("before", logits + shift), ("after", logits / temperature + shift)):
         found[f"ece_{when}"] = expected_calibration_error(scaled.softmax(1), labels).item()
         found[f"nll_{when}"] = F.cross_entropy(scaled, labels).item()
     return found
+
+
+def _shift(log_shift: Tensor | None, logits: Tensor) -> Tensor:
+    return torch.zeros_like(logits[0]) if log_shift is None else log_shift.to(logits)

@@ -21,7 +21,7 @@ from fedmt.data.member import Member
 from fedmt.metrics import HEADLINE, METRICS
 from fedmt.metrics.measuring import recorded
 from fedmt.models.correspondences import in_short, origin, plan
-from fedmt.reports.results import measured_results, predictions, short, shortened
+from fedmt.reports.results import for_priors, measured_results, predictions, short, shortened
 from fedmt.reports.scores import Numbers
 from fedmt.runs.evaluation import Evaluation
 
@@ -30,7 +30,7 @@ from fedmt.runs.evaluation import Evaluation
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
 
 SCRIPTS = ("basics.js", "tables.js", "curves.js", "matrices.js", "detail.js", "main.js")
-MEANS = ("confident_share", "pseudo_label_accuracy", "correspondence_error")
+MEANS = ("confident_share", "pseudo_label_accuracy", "correspondence_error", "prior_error")
 REASONS = ("abstained", "absent", "left_out")
 
 
@@ -184,6 +184,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "tests": [predictions(t, len(spaces[t.space])) for t in run.evaluation.tests]
         if run.evaluation
         else [],
+        "priors": for_priors(run.evaluation),
         "each_test": {t: shortened(m) for t, m in last.get("tests", {}).items()},
         "evaluated": run.evaluation.round if run.evaluation is not None else None,
         "mistakes": dict(run.mistakes),
@@ -262,6 +263,7 @@ def _centers(
             "loss": short(last.get("losses", {}).get("loss")),
             "confident_share": short(last.get("confident_share")),
             "pseudo_label_accuracy": short(last.get("pseudo_label_accuracy")),
+            "prior_error": short(last.get("prior_error")),
         }
         errors = [(n, r["correspondence_error"]) for n, r in records if "correspondence_error" in r]
         if errors:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedmt.core.priors import answers_for
+from fedmt.metrics import EVEN_HANDED, HEADLINE
 from fedmt.metrics.calibration_error import expected_calibration_error
-from fedmt.metrics.measuring import recorded
+from fedmt.metrics.measuring import Answers, recorded, values
 from fedmt.reports.scores import confusion, reliability
 from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
 
@@ -28,8 +30,8 @@ def measured_results(last: Mapping[str, Any], evaluation: Evaluation | None) -> 
     own = evaluation is not None and evaluation.measured is not None
     samples = {t.space: len(t.labels) for t in evaluation.tests} if evaluation is not None else {}
     found: dict[str, Any] = {}
-    for kind, values in (("metrics", last), ("mean_matrix", last.get("mean_matrix", {}))):
-        found[kind] = {n: {s: {"value": short(v)} for s, v in m.items()} for n, m in recorded(values).items()}
+    for kind, record in (("metrics", last), ("mean_matrix", last.get("mean_matrix", {}))):
+        found[kind] = {n: {s: {"value": short(v)} for s, v in m.items()} for n, m in recorded(record).items()}
         for name, spaces in known.get(kind, {}).items() if current else ():
             for space, result in spaces.items():
                 shown = found[kind].setdefault(name, {}).setdefault(space, shortened(result))
@@ -42,6 +44,43 @@ def measured_results(last: Mapping[str, Any], evaluation: Evaluation | None) -> 
         for name, spaces in known.get("by_class", {}).items()
     }
     return found
+
+
+CHOOSING = (HEADLINE, EVEN_HANDED)
+"""Metrics of the class that is chosen, and so of the prior."""
+
+PLACES = {
+    "uniform": "equally frequent",
+    "reference": "as frequent as at the reference center",
+    "centers": "as frequent as at the centers",
+}
+
+ALIKE = 0.02
+"""Total variation distance below which two priors are not shown as two."""
+
+
+def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """What the model would reach in the wanted space with answers for other class frequencies than its own.
+
+    From the probabilities that the run left: no data is needed. None where no other frequencies are known.
+    own: the words for those that all other results are for. others: the words and the metrics.
+    """
+    tests = [t for t in evaluation.tests if t.space == evaluation.wanted] if evaluation is not None else []
+    if evaluation is None or not tests or "own" not in evaluation.priors:
+        return None
+    priors = {k: torch.tensor(v, dtype=torch.float64) for k, v in evaluation.priors.items()}
+    own = priors.pop("own")
+    priors = {"uniform": torch.full_like(own, 1 / len(own)), **priors}
+    apart = {name: float((prior - own).abs().sum() / 2) for name, prior in priors.items()}
+    probabilities = torch.cat([torch.from_numpy(t.probabilities.astype(np.float64)) for t in tests])
+    labels = torch.cat([torch.from_numpy(t.labels.astype(np.int64)) for t in tests])
+    others = []
+    for name in (n for n in PLACES if apart.get(n, 0) > ALIKE):
+        (found,) = values(
+            {"": Answers([answers_for(probabilities, priors[name], own)], labels)}, False
+        ).values()
+        others.append({"prior": PLACES[name], **{m: short(found.get(m)) for m in CHOOSING}})
+    return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
 
 
 def predictions(test: Predicted, classes: int) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Evaluation:
 
     estimates: each center's M-hat [J, K], by its name. reference: the name of the reference center.
     measured: see `measured`; None in files of earlier versions.
+    priors: shares of the wanted classes: those that the answers are for ('own'), those of the 'reference'
+        center, and those of the 'centers', where their estimates are known. Empty in earlier files.
     """
 
     round: int
@@ -58,6 +60,7 @@ class Evaluation:
     estimates: Mapping[str, Numbers] = field(default_factory=dict)
     reference: str = ""
     measured: Mapping[str, Any] | None = None
+    priors: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def wanted(self) -> str:
@@ -84,6 +87,7 @@ class Evaluation:
             "members": members,
             "tests": [t.space for t in self.tests],
             "measured": self.measured,
+            "priors": {name: list(shares) for name, shares in self.priors.items()},
         }
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         buffer = io.BytesIO()
@@ -115,7 +119,14 @@ def read_evaluation(path: Path) -> Evaluation | None:
             ]
             classes = {name: space.classes for name, space in spaces.items()}
             return Evaluation(
-                facts["round"], classes, members, tests, estimates, reference, facts.get("measured")
+                facts["round"],
+                classes,
+                members,
+                tests,
+                estimates,
+                reference,
+                facts.get("measured"),
+                facts.get("priors", {}),
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, FedmtError):
         return None
@@ -136,7 +147,20 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     spaces = {space.name: space.classes for space in federation.spaces}
     spaces |= {t.space.name: t.space.classes for t in federation.tests if t.space is not None}
     members = [roster.reference, *roster.members]
-    return Evaluation(state.round, spaces, members, tests, estimates, roster.reference.name, measured(tested))
+    name = roster.reference.name
+    priors = _priors(engine, state)
+    return Evaluation(state.round, spaces, members, tests, estimates, name, measured(tested), priors)
+
+
+def _priors(engine: LocalEngine, state: State) -> dict[str, list[float]]:
+    reference = engine.federation.reference_prior
+    adjusted = engine.method.training.logit_adjustment
+    own = torch.full_like(reference, 1 / len(reference)) if adjusted else reference
+    found = {"own": own, "reference": reference}
+    centers = engine.method.centers_prior(engine.federation.roster, state.kept)
+    if centers is not None:
+        found["centers"] = centers
+    return {name: shares.tolist() for name, shares in found.items()}
 
 
 def measured(tested: Sequence[Tested]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ MEASURES = (
     "confident_share",
     "pseudo_label_accuracy",
     "correspondence_error",
+    "prior_error",
     "filled_columns",
     "unprojected_samples",
 )

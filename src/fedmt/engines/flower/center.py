@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
@@ -78,7 +79,14 @@ def find_settings(context: Context) -> CenterSettings:
     name = federation.centers[number].name
     state = Path(str(context.run_config["out"])).resolve().parent / "centers" / name
     # What a simulation shows is the user's own: nothing to hide from oneself.
-    file = CenterFile(name=name, state=state, federation=path, share_correspondence=True, share_metrics=True)
+    file = CenterFile(
+        name=name,
+        state=state,
+        federation=path,
+        share_correspondence=True,
+        share_metrics=True,
+        share_prior=True,
+    )
     return CenterSettings(file, str(path))
 
 
@@ -158,7 +166,7 @@ def _train(task: Task) -> Message:
     tensors: dict[str, bytes] = {}
     if outcome.update is not None:
         tensors["update"] = wire.to_bytes(wire.rounded(outcome.update, facts["wire"]))
-    if file.share_correspondence and (own := _shareable(outcome)):
+    if own := _shareable(outcome, file, len(center)):
         tensors["shared"] = wire.to_bytes(own)
     return _reply(task, answer, **tensors)
 
@@ -217,9 +225,13 @@ def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[
     return {k: v.to(site.trainer.device) for k, v in weights.items()}
 
 
-def _shareable(outcome: Outcome) -> wire.Weights:
-    """The method's own memory (M-hat); local layers and control variates never leave the center."""
-    return {k: v for k, v in outcome.kept.items() if not k.startswith(("weights:", "control:"))}
+def _shareable(outcome: Outcome, file: CenterFile, samples: int) -> wire.Weights:
+    """What center.toml lets out of the method's own memory; nothing else that it keeps leaves the center."""
+    allowed = {"correspondence": file.share_correspondence, "prior": file.share_prior}
+    found = {k: v for k, v in outcome.kept.items() if allowed.get(k)}
+    if "prior" in found:
+        found["size"] = torch.tensor(samples)
+    return found
 
 
 def _reply(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:

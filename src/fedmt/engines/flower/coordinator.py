@@ -4,7 +4,7 @@ The reference center trains here. What a round asks of another center goes throu
 averaged in the order of the names, in the local engine's arithmetic, so the result is the same to the bit.
 
 What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), whether it
-has local layers of its own (`layers`), and what its config allows it to send of its memory (M-hat).
+has local layers of its own (`layers`), and what its config allows it to send of its memory (M-hat, prior).
 """
 
 from __future__ import annotations
@@ -242,13 +242,24 @@ class FlowerEngine(LocalEngine):
         return record
 
     def _shared(self, center: Member, found: Weights) -> Weights:
-        """The M-hat that a center chose to send."""
-        if "correspondence" not in found or center.space is None:
-            return {}
-        matrix = found["correspondence"]
-        if matrix.shape != (len(center.space), len(self.federation.wanted)) or not matrix.isfinite().all():
-            raise LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
-        return {"correspondence": matrix}
+        """The M-hat and the prior, with the number of samples, that a center chose to send."""
+        taken: Weights = {}
+        classes = len(self.federation.wanted)
+        if "correspondence" in found and center.space is not None:
+            matrix = found["correspondence"]
+            if matrix.shape != (len(center.space), classes) or not matrix.isfinite().all():
+                raise LeftOut(
+                    "its estimated correspondence is not a matrix of its classes by the wanted ones"
+                )
+            taken["correspondence"] = matrix
+        if "prior" in found:
+            prior, size = found["prior"], found.get("size", torch.tensor(0))
+            if prior.shape != (classes,) or not (prior >= 0).all() or not abs(float(prior.sum()) - 1) < 1e-3:
+                raise LeftOut("its estimated prior is not a share for each wanted class")
+            if size.numel() != 1 or not int(size) > 0:
+                raise LeftOut("it sent its estimated prior without its number of samples")
+            taken |= {"prior": prior, "size": size.reshape(())}
+        return taken
 
     def _fits(self, center: Member, update: Weights) -> None:
         """An update has exactly the weights that travel, in their shapes."""

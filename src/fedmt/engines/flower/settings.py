@@ -30,7 +30,8 @@ class CenterFile(Section):
     federation: instead of `data`, the center of this name in a federation's config: for trying things out.
 
     share_correspondence: whether the estimated correspondence may leave the center. share_metrics: whether
-    its losses and its share of confident samples may.
+    its losses and its share of confident samples may. share_prior: whether its estimate of how frequent the
+    wanted classes are may, and its number of samples with it.
     device: where it trains ('auto', 'cpu', 'cuda', 'cuda:1').
     """
 
@@ -43,6 +44,7 @@ class CenterFile(Section):
     federation: ConfigPath | None = None
     share_correspondence: bool = False
     share_metrics: bool = False
+    share_prior: bool = False
     device: str = "auto"
 
 

@@ -11,6 +11,7 @@ from fedmt.data.member import Member
 from fedmt.metrics import HEADLINE
 from fedmt.models import Model
 from fedmt.models.correspondences import in_short, origin
+from fedmt.models.priors import by_class
 
 UNKNOWN = "not known"
 
@@ -76,9 +77,18 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
         "accuracy": _accuracy(model, accuracy),
         "metrics": {space: dict((measured or {}).get(space, {})) or UNKNOWN for space in about.spaces},
         "calibration": about.calibration or "none: probabilities are the network's own",
+        "prior": _prior(model),
         "intended_use": f"{UNKNOWN}: to be written by those who trained the model",
         "limits": _limits(model, accuracy),
     }
+
+
+def _prior(model: Model) -> dict[str, Any] | str:
+    """How frequent the wanted classes are where its answers hold."""
+    if model.prior is None:
+        return UNKNOWN
+    shares = by_class(model.prior.shares, model.description.wanted)
+    return {"name": model.prior.name, "answers_for": model.prior.words, "shares": shares}
 
 
 def _answered_by(model: Model, space: str) -> str:
@@ -153,6 +163,11 @@ def _limits(model: Model, accuracy: Mapping[str, float]) -> list[str]:
     if uncalibrated:
         limits.append(
             f"Its probabilities are not calibrated in {listed(uncalibrated)}: 0.9 need not mean 90% right."
+        )
+    own = about.own_prior
+    if own is not None and model.prior is not None and model.prior != own:
+        limits.append(
+            f"It answers for {model.prior.words}; its metrics were measured with answers for {own.words}."
         )
     estimated = [s for s in model.spaces[1:] if s not in model.predictor().parts and _estimated(model, s)]
     if estimated:

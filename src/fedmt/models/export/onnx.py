@@ -1,7 +1,7 @@
 """ONNX: one graph from stored samples to the probabilities of every label space.
 
-Normalisation, heads, temperature and correspondences are inside it, the class names in its metadata. What is
-not: decoding a file and bringing it into the stored form.
+Normalisation, heads, temperature, the prior and correspondences are inside it, the class names in its
+metadata. What is not: decoding a file and bringing it into the stored form.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def metadata(model: Model) -> dict[str, str]:
         "fedmt.outputs": json.dumps({space: output_name(space) for space in model.spaces}),
         "fedmt.input": json.dumps({"name": model.input.name, **model.input.signature()}),
         "fedmt.calibrated": json.dumps({space: model.calibrated(space) for space in model.spaces}),
+        "fedmt.prior": json.dumps(None if model.prior is None else asdict(model.prior)),
         "fedmt.method": str(model.description.method["name"]),
         "fedmt.round": str(model.round),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def export_safetensors(model: Model, run: Path, path: Path) -> Path:
         raise FedmtError(f"{run} is such a file already: copy it.")
     beside = path.with_suffix(".card.json")
     card = model_card(model, recorded_metrics(run, model.round))
-    metadata = {METADATA: json.dumps(model.description.to_json()), "fedmt.card": json.dumps(card)}
+    # Of the centers' priors only the mean goes into the file.
+    about = replace(model.description, priors=model.description.known_priors(model.state.kept))
+    metadata = {METADATA: json.dumps(about.to_json()), "fedmt.card": json.dumps(card)}
     write_atomically(path, dump_state(slim(model.state), metadata))
     write_atomically(beside, (json.dumps(card, indent=2) + "\n").encode())
     return beside

@@ -78,6 +78,7 @@ function drawCurves() {
     ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: percentTick }],
     ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: percentTick }],
     ["m-error", "Error of M-hat (Frobenius norm, mean of the centers)", (c) => c.correspondence_error, { zero: true }],
+    ["prior-error", "Error of the estimated class frequencies (total variation, mean of the centers)", (c) => c.prior_error, { zero: true }],
   ];
   shown.forEach(([id, title, pick, options], i) => {
     const lines = curveLines(pick);

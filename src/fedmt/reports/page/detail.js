@@ -107,6 +107,7 @@ function drawCenters(run) {
     { name: "last loss", cell: (c) => number(c.loss), key: (c) => c.loss },
     { name: "confident", cell: (c) => percent(c.confident_share), key: (c) => c.confident_share },
     { name: "pseudo-labels right", cell: (c) => percent(c.pseudo_label_accuracy), key: (c) => c.pseudo_label_accuracy },
+    ...(run.centers.some((c) => c.prior_error != null) ? [{ name: "error of class frequencies", cell: (c) => number(c.prior_error), key: (c) => c.prior_error }] : []),
     { name: "error of M-hat", cell: (c) => (c.errors ? number(c.errors[1].at(-1)) : "–"), key: (c) => (c.errors ? c.errors[1].at(-1) : null) },
   ];
   const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + " rounds: " + why));

@@ -93,6 +93,13 @@ function metricTables(host) {
     host.append(el("h3", {}, title), table("each-test-" + i, title, [{ name: "test set", text: true, cell: ([name]) => name, key: ([name]) => name },
       ...known.map((m) => ({ name: m.title, cell: ([, v]) => figure(m, v[m.name]), key: ([, v]) => v[m.name] }))], rows));
   });
+  runs.filter((run) => run.priors).forEach((run, i) => {
+    const known = page.data.metrics.filter((m) => run.priors.others.some((o) => o[m.name] != null));
+    const title = "If the model answers for other class frequencies" + (runs.length > 1 ? ", " + run.label : "");
+    host.append(el("h3", {}, title), table("priors-" + i, title, [{ name: "classes", text: true, cell: (o) => o.prior, key: (o) => o.prior },
+      ...known.map((m) => ({ name: m.title, cell: (o) => figure(m, o[m.name]), key: (o) => o[m.name] }))], run.priors.others, { fixed: true }),
+    el("p", { class: "note" }, "In '" + run.wanted + "', on the same test samples. All other results on this page are of answers for classes that are " + run.priors.own + ". The option --prior of fedmt predict and fedmt export chooses."));
+  });
   if (!host.childElementCount) host.append(el("p", {}, "No test result at hand."));
   else host.append(el("p", { class: "note" }, "Beneath each value is its 95% interval. It tells what other test samples would change, not other seeds. In a space with several answers, values are means over the answers; the mean M is the single answer that the model gives."));
 }
