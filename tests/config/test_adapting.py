@@ -1,12 +1,27 @@
 """Defaults that follow from what is trained."""
 
-from fedmt.config.adapting import PRETRAINED, adapted
+import pytest
+
+from fedmt.config.adapting import adapted
 
 
-def test_a_pretrained_network_is_trained_at_other_rates():
-    raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"rounds": 3, "reference_rate": 0.5}}
-    assert adapted(raw)["training"] == {**PRETRAINED, "rounds": 3, "reference_rate": 0.5}
-    assert raw["training"] == {"rounds": 3, "reference_rate": 0.5}
+@pytest.mark.parametrize(
+    ("method", "rates"),
+    [
+        ({}, {"learning_rate": 0.03, "reference_rate": 0.1}),
+        ({"name": "fedmt"}, {"learning_rate": 0.03, "reference_rate": 0.1}),
+        ({"name": "fedrep"}, {"learning_rate": 0.03}),  # its head learns at the reference center alone
+    ],
+)
+def test_a_pretrained_network_is_trained_at_other_rates(method, rates):
+    raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"rounds": 3}, "method": method}
+    assert adapted(raw)["training"] == {**rates, "rounds": 3}
+    assert raw["training"] == {"rounds": 3}
+
+
+def test_what_a_config_sets_counts():
+    raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"reference_rate": 0.5}}
+    assert adapted(raw)["training"] == {"learning_rate": 0.03, "reference_rate": 0.5}
 
 
 def test_other_configs_are_left_alone():

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-PRETRAINED = {"learning_rate": 0.03, "reference_rate": 0.1}
-"""With a weight file to start from. A pretrained network is fine-tuned at a lower rate. And its features are
-good enough to guess from after the warm-up, so the few images of the reference center need less weight."""
+from fedmt.config.schema import NAMED
+
+PRETRAINED = {"learning_rate": 0.03}
+"""With a weight file to start from: a pretrained network is fine-tuned at a lower rate."""
+PRETRAINED_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
+"""Its features are good enough to guess from after the warm-up, so the few samples of the reference center
+need less weight in FedMT. Other methods learn the wanted classes from these samples alone, at the full rate."""
 
 
 def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     """A config as nested dictionaries, with these defaults below its own values."""
-    model, training = raw.get("model", {}), raw.get("training", {})
-    if not isinstance(model, dict) or not isinstance(training, dict) or not model.get("weights"):
+    model, training, method = (raw.get(table, {}) for table in ("model", "training", "method"))
+    if not all(isinstance(table, dict) for table in (model, training, method)) or not model.get("weights"):
         return raw  # where it is no table, validation will say so
-    return {**raw, "training": {**PRETRAINED, **training}}
+    own = PRETRAINED_BY_METHOD.get(method.get("name", NAMED["method"][0]), {})
+    return {**raw, "training": {**PRETRAINED, **own, **training}}
