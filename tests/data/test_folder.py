@@ -152,7 +152,9 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(predicting, "predict_files", lambda *_: iter([predicting.Row("a.png", [("a", 1.0)])]))
     said = io.StringIO()
     console = Console(file=said, width=1000)
-    predicting.command_line(tmp_path, [tmp_path], None, 1, None, None, "image", "cpu", io.StringIO(), console)
+    predicting.command_line(
+        tmp_path, [tmp_path], None, 1, None, None, "image", None, "cpu", io.StringIO(), console
+    )
     assert said.getvalue() == f"Note: {notes[0]}\n"
     (tmp_path / "a.png").unlink()
     with pytest.raises(FedmtError, match=r"no images in this folder.*\(\.nii\)"):

@@ -13,7 +13,7 @@ PRETRAINED = {"learning_rate": 0.03}
 """With a weight file to start from: a pretrained network is fine-tuned at a lower rate."""
 PRETRAINED_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
 """Its features are good enough to guess from after the warm-up, so the few samples of the reference center
-need less weight in FedMT. Other methods learn the wanted classes from these samples alone, at the full rate."""
+need less weight in FedMT. Other methods learn the wanted classes from them alone, at the full rate."""
 
 
 def adapted(raw: dict[str, Any]) -> dict[str, Any]:
