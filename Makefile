@@ -11,16 +11,16 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 # What `make check` compares the working tree with.
 SINCE ?= main
 
-.PHONY: quickstart test wheel-test lint check docs demo-deployment format clean
+.PHONY: quickstart test wheel-test lint ruff check docs demo-deployment format clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/fedmt quickstart
 
-# Everything: what continuous integration runs.
-test: lint
+# Everything: what continuous integration runs. mypy uses one core, so the tests begin next to it.
+test: ruff
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
-	$(PYTEST) --durations=20
+	@$(BIN)/mypy & types=$$!; set -x; $(PYTEST) --durations=20; tests=$$?; wait $$types && exit $$tests
 
 # The package from its wheel, in an empty environment and another folder: a few minutes, most of them to install torch.
 wheel-test: $(VENV)/.dev
@@ -30,10 +30,12 @@ wheel-test: $(VENV)/.dev
 check: lint
 	@tests=$$($(BIN)/python scripts/changed_tests.py $(SINCE)) && set -x && $(PYTEST) -m "not slow" $$tests
 
-lint: $(VENV)/.dev
+lint: ruff
+	$(BIN)/mypy
+
+ruff: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 # The site, into site/; it opens from disk. Not --quiet: mkdocs then counts no warning, and nothing is strict.
 docs: $(VENV)/.dev
