@@ -78,3 +78,15 @@ def test_the_options_of_the_search_are_options_still():
     base = RESULTS.parents[1] / "experiments" / "base" / "cifar100.toml"
     for found in options:
         build_method(load_config(base, ["benchmark.test_per_class=75", "method.prior=uniform", *found]))
+
+
+@pytest.mark.parametrize("name", ["thyroid", "embeddings"])
+def test_a_page_of_a_sweep_says_what_was_stored(name):
+    stored = json.loads((RESULTS / "data" / f"{name}.json").read_text())
+    page = (RESULTS / f"{name}.md").read_text().replace("**", "")
+    for cell in stored["cells"]:
+        row = next(line for line in page.splitlines() if line.startswith(f"| {cell['column']}"))
+        for metric, found in cell["metrics"].items():
+            digits = 3 if metric.startswith("auroc") else 1
+            if found["mean"] is not None:
+                assert found["n"] == 3 and f"{found['mean']:.{digits}f} ± {found['sd']:.{digits}f}" in row
