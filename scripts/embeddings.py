@@ -3,11 +3,12 @@
     python scripts/embeddings.py data/fitzpatrick17k resnet18.safetensors data/embeddings
     fedmt reproduce embeddings --data data
 
-The first folder holds fitzpatrick17k.csv and `images/<md5hash>.jpg`; images that cannot be had are left out.
-The second argument is a weight file with torchvision's names. A ResNet18 sees each image at 128 pixels and gives
-512 numbers. A fifth of each class is the test. The reference center has 20 images of each of the seven classes
-that have images; the others are spread over six centers. Three of these label in three classes, three say
-whether a lesion is malignant. Every center's file has its twin `*-fine.npz` with the fine labels, for the bound.
+The first folder holds fitzpatrick17k.csv and `images/<md5hash>.jpg`; images that cannot be had are left
+out. The second argument is a weight file with torchvision's names. A ResNet18 sees each image at 128 pixels
+and gives 512 numbers. A fifth of each class is the test. The reference center has 20 images of each of the
+seven classes that have images; the others are spread over six centers. Three of these label in three
+classes, three say whether a lesion is malignant. Every center's file has its twin `*-fine.npz` with the
+fine labels, for the bound.
 """
 
 from __future__ import annotations
