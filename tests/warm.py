@@ -36,6 +36,7 @@ def serve(path: str) -> None:
     del sys.path[0]  # this folder
     for name in ("commands.cli", "commands.predicting", "training.run", "reports.report", "models.loaded"):
         importlib.import_module(f"fedmt.{name}")
+    importlib.import_module("torchmetrics.functional.classification")  # when a run first measures
     with suppress(ImportError):  # an extra; what is imported here has opened no connection
         importlib.import_module("flwr.supernode.cli")
         importlib.import_module("fedmt.engines.flower.center")

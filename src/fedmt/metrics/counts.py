@@ -25,8 +25,12 @@ class Counts(NamedTuple):
 
 def counts(probabilities: Tensor, labels: Tensor) -> Counts:
     """Of one test set, [J] each."""
-    once = torch.ones(1, len(labels), device=probabilities.device)
-    return Counts(*(found[0] for found in weighted_counts(probabilities, labels, once)))
+    from torchmetrics.functional.classification import multiclass_stat_scores
+
+    guesses, classes = probabilities.argmax(1), probabilities.shape[1]
+    # Of the five columns the last is the number of samples of the class.
+    found = multiclass_stat_scores(guesses, labels, classes, average=None, validate_args=False)
+    return Counts(*found.unbind(1)[:4])
 
 
 def weighted_counts(probabilities: Tensor, labels: Tensor, weights: Tensor) -> Counts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedmt.metrics.base import Metric
-from fedmt.metrics.counts import Counts, counts, weighted_counts
+from fedmt.metrics.counts import weighted_counts
 from fedmt.metrics.intervals import Statistic
 
 
@@ -16,17 +16,16 @@ def macro_f1(probabilities: Tensor, labels: Tensor) -> Tensor:
     >>> round(macro_f1(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1])).item(), 4)
     0.6667
     """
-    return _f1(counts(probabilities, labels)).nanmean()
+    from torchmetrics.functional.classification import multiclass_f1_score
 
-
-def _f1(of: Counts) -> Tensor:
-    """By class; NaN where a class is neither among the labels nor among the predictions."""
-    return 2 * of.tp / (2 * of.tp + of.fp + of.fn)
+    guesses, classes = probabilities.argmax(1), probabilities.shape[1]
+    return multiclass_f1_score(guesses, labels, classes, average="macro", validate_args=False)
 
 
 def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     def statistic(weights: Tensor) -> Tensor:
-        return _f1(weighted_counts(probabilities, labels, weights)).nanmean(1)
+        of = weighted_counts(probabilities, labels, weights)
+        return (2 * of.tp / (2 * of.tp + of.fp + of.fn)).nanmean(1)
 
     return statistic
 

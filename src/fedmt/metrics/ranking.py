@@ -7,6 +7,7 @@ round only, since they sort all samples once for each class.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,19 +24,25 @@ def auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
     >>> auroc(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]]), torch.tensor([0, 0, 1])).tolist()
     [0.5, 0.5]
     """
-    return _by_class(area, probabilities, labels)
+    from torchmetrics.functional.classification import multiclass_auroc
+
+    return _by_class(multiclass_auroc, probabilities, labels)
 
 
 def average_precision(probabilities: Tensor, labels: Tensor) -> Tensor:
     """[J]: the mean precision over the class's samples, each at the threshold that just includes it."""
-    return _by_class(mean_precision, probabilities, labels)
+    from torchmetrics.functional.classification import multiclass_average_precision
+
+    return _by_class(multiclass_average_precision, probabilities, labels)
 
 
-def _by_class(summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The value of the test set itself: a single resample in which every sample occurs once."""
-    # In float64, since the number of pairs of a large test set is beyond what float32 counts exactly.
-    once = torch.ones(1, len(labels), dtype=torch.float64, device=probabilities.device)
-    return _statistic(summed_up, probabilities, labels)(once)[0].float()
+def _by_class(function: Callable[..., Tensor], probabilities: Tensor, labels: Tensor) -> Tensor:
+    # torchmetrics takes values outside [0, 1] for logits, and a product with M may round to just above 1.
+    clean = probabilities.float().clamp(0, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes without samples, which become NaN below
+        found = function(clean, labels, clean.shape[1], average=None, validate_args=False)
+    return torch.where(_judged(clean, labels), found, found.new_tensor(torch.nan))
 
 
 def _judged(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -48,7 +55,7 @@ def _mean(by_class: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Ten
     return lambda probabilities, labels: by_class(probabilities, labels).nanmean()
 
 
-# -- of all resamples at once ---------------------------------------------------------------------------
+# -- intervals -----------------------------------------------------------------------------------------
 
 
 class Ranked(NamedTuple):
@@ -69,7 +76,7 @@ class Ranked(NamedTuple):
 def ranked(scores: Tensor, positive: Tensor, weights: Tensor) -> Ranked:
     """scores, positive: [N], of one class. weights: [N, B], one column per resample.
 
-    A library ranks one test set at a time; to resample is to do it hundreds of times. This sorts once,
+    torchmetrics ranks a single sample at a time; to resample is to do it hundreds of times. This sorts once,
     and sums weights only between the places that are asked for. All sums are of integers, so they are exact.
     """
     order = scores.argsort(descending=True)
@@ -105,8 +112,6 @@ def mean_precision(found: Ranked) -> Tensor:
 def _statistic(summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor) -> Statistic:
     """weights [B, N] to values [B, J]."""
     judged = _judged(probabilities, labels).tolist()
-    # A product with M may round to just above 1. Such a sample is tied with those of exactly 1.
-    probabilities = probabilities.clamp(0, 1)
 
     def statistic(weights: Tensor) -> Tensor:
         columns = weights.T.contiguous()
