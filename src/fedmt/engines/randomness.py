@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from fedmt.methods.base import Training
+from fedmt.methods.training import Training
 
 
 def random_numbers(seed: int, round: int, name: str) -> np.random.Generator:

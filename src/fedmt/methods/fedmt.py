@@ -16,7 +16,7 @@ measured best as the default; the preset `paper` gives the printed ones (see doc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -34,8 +34,6 @@ from fedmt.data.center import Center
 from fedmt.data.member import Member, Roster
 from fedmt.estimators import ESTIMATORS, Estimator, Evidence
 from fedmt.methods.base import (
-    PAPER_AGGREGATION,
-    PAPER_TRAINING,
     Answer,
     CenterRound,
     LocalWork,
@@ -46,7 +44,9 @@ from fedmt.methods.base import (
     shifted,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
+from fedmt.methods.known import Known
 from fedmt.methods.schedules import Alternate, Schedule
+from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
 
 FREE = "free"
 """The name of what is trained beside the model, where M-hat is (`Estimator.trained`)."""
@@ -293,16 +293,16 @@ class FedMT(Method):
 
     def _correspondence(
         self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
-    ) -> _Known:
+    ) -> Known:
         """The center's labels, its prior, and the matrix to train with: given, or estimated and smoothed."""
         prior = predictions.new_tensor(self._assumed) if self._assumed else None
         if center.labels is None or center.space is None:
             # No labels: one class that everything belongs to. R^p is then 0 and the posterior plain.
             one = predictions.new_ones(1, predictions.shape[1])
-            known = _Known(torch.zeros_like(predictions[:, 0], dtype=torch.int64), one, prior)
+            known = Known(torch.zeros_like(predictions[:, 0], dtype=torch.int64), one, prior)
         elif self._uses_given(center):
             assert center.correspondence is not None
-            known = _Known(center.labels, center.correspondence.matrix.to(predictions), prior)
+            known = Known(center.labels, center.correspondence.matrix.to(predictions), prior)
         else:
             known = self._estimated(center, predictions, prior, kept, rng)
         if self.prior == "estimated" and known.prior is None:
@@ -320,7 +320,7 @@ class FedMT(Method):
         prior: Tensor | None,
         kept: Tensors,
         rng: np.random.Generator,
-    ) -> _Known:
+    ) -> Known:
         """The same for a center whose correspondence is estimated."""
         assert center.labels is not None and center.space is not None
         scores = predictions
@@ -342,24 +342,8 @@ class FedMT(Method):
             matrix = kept["mean"].to(predictions)
         learned = matrix if self._estimator.trained else None
         found = estimate.prior if self.prior == "estimated" else prior
-        return _Known(center.labels, self._smoothed(matrix), found, learned, keep, facts)
+        return Known(center.labels, self._smoothed(matrix), found, learned, keep, facts)
 
     def _smoothed(self, matrix: Tensor) -> Tensor:
         """[J, K], with the share `smoothing` of the uniform matrix."""
         return matrix.lerp(torch.full_like(matrix, 1 / len(matrix)), self.smoothing)
-
-
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """What a center trains with, and what it keeps.
-
-    labels: [N]. matrix: [J, K], smoothed where it is estimated. prior: [K]; None where it is uniform or not
-    looked at. learned: the matrix before smoothing, where it is trained beside the model.
-    """
-
-    labels: Tensor
-    matrix: Tensor
-    prior: Tensor | None = None
-    learned: Tensor | None = None
-    keep: Tensors = field(default_factory=dict)
-    facts: dict[str, float] = field(default_factory=dict)

@@ -20,8 +20,6 @@ from fedmt.core.errors import at_least
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
 from fedmt.methods.base import (
-    PAPER_AGGREGATION,
-    PAPER_TRAINING,
     Answer,
     CenterRound,
     Method,
@@ -29,6 +27,7 @@ from fedmt.methods.base import (
     Tensors,
 )
 from fedmt.methods.schedules import Joint, Schedule
+from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
 
 
 @dataclass(frozen=True)

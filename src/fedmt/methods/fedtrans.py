@@ -22,8 +22,6 @@ from fedmt.core.errors import FedmtError, at_least, positive
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
 from fedmt.methods.base import (
-    PAPER_AGGREGATION,
-    PAPER_TRAINING,
     Answer,
     CenterRound,
     LocalWork,
@@ -32,6 +30,7 @@ from fedmt.methods.base import (
     Tensors,
 )
 from fedmt.methods.schedules import FineTune, Schedule
+from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,6 @@ from fedmt.core.priors import estimated_prior, log_prior
 from fedmt.core.pseudo_labels import confident_pseudo_labels, normalized
 from fedmt.data.center import Center
 from fedmt.methods.base import (
-    PAPER_AGGREGATION,
-    PAPER_TRAINING,
     CenterRound,
     LocalWork,
     Method,
@@ -32,6 +30,7 @@ from fedmt.methods.base import (
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
 from fedmt.methods.schedules import Alternate, Schedule
+from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedmt.commands.init.looking import Found, LeftOut, agreed, discover, label_columns, look_at_any
+from fedmt.commands.init.found import Found, LeftOut, label_columns
+from fedmt.commands.init.looking import discover, look_at_any
 from fedmt.commands.init.parting import how_to_part, part_by
 from fedmt.commands.init.proposing import Plan, accepted, likely_references, propose, why_left_out
+from fedmt.commands.init.tables import agreed
 from fedmt.commands.init.writing import config_text, statistics_of
 from fedmt.commands.schemas import tell_identifiers
 from fedmt.commands.steps import next_step

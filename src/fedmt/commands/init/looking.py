@@ -2,93 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from fedmt.commands.init.identifiers import group_column, group_columns, is_identifier, names_groups
-from fedmt.commands.init.texts import longest, text_column
+from fedmt.commands.init.found import Found, LeftOut, NameNotUTF8, NoImages, is_utf8, printable
+from fedmt.commands.init.tables import look_at_rows, look_at_table
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
 from fedmt.data.sources.npz import read_labeled_vectors, read_npz
-from fedmt.inputs.images.files import EXPECTED, EXTENSIONS, images_below, located
-from fedmt.inputs.images.looking import NOTHING_SEEN, SAMPLED, Seen, look_at_array, look_at_images
+from fedmt.inputs.images.files import EXPECTED, images_below
+from fedmt.inputs.images.looking import NOTHING_SEEN, look_at_array, look_at_images
 from fedmt.inputs.images.shaping import AS_STORED
-from fedmt.inputs.tabular import SUFFIXES, read_frame
+from fedmt.inputs.tabular import SUFFIXES
 from fedmt.inputs.vectors.reading import vector_array
 
 TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", re.IGNORECASE)
-LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
-UNLIKELY = ("sex", "gender", "age", "split", "fold", "site", "center", "hospital", "patient", "id", "side")
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where images and labels lie, as a config says it.
-
-    columns: the labels of every image by where they stand: a table's column; "" for class folders and arrays;
-        empty where there are none. The most likely column is the first.
-    seen: what a look at some of the images told.
-    beside: folders that a table's images lie in. notes: what was not clear, for the user.
-    array: of an archive of vectors, the name of these.
-    text_column: where the texts stand in a table of texts; words: a length that nearly all of them fit in.
-    group_column: of what must stay together, such as a patient. groupable: all columns that could be it.
-    identifiers: columns of a table of features that name a row or what it belongs to; features: all others
-        but the labels; telling: those of the labels that are some only since they tell another label.
-    """
-
-    name: str
-    path: Path
-    source: str
-    images: int
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    image_column: str = "image"
-    root: Path | None = None
-    seen: Seen = NOTHING_SEEN
-    beside: frozenset[Path] = frozenset()
-    notes: tuple[str, ...] = ()
-    group_column: str | None = None
-    groupable: tuple[str, ...] = ()
-    identifiers: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    telling: tuple[str, ...] = ()
-    text_column: str | None = None
-    words: int = 0
-    array: str | None = None
-
-    @property
-    def word(self) -> str:
-        """What its samples are called."""
-        if self.text_column is not None:
-            return "texts"
-        if self.array is not None:
-            return "vectors"
-        return "rows" if self.source == "table" else "images"
-
-    def classes(self, column: str) -> frozenset[str]:
-        return frozenset(self.columns[column])
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """What lies among the centers and is none, and why: nothing is passed over without a word."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: left out: {self.reason}."
-
-
-class NoImages(FedmtError):
-    """Of a table that names none: it may be a table of features."""
-
-
-class NameNotUTF8(FedmtError):
-    """Of a class or a center. No TOML file can hold the name, and without it labels would be lost."""
 
 
 def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
@@ -145,7 +75,7 @@ def look(name: str, path: Path) -> Found:
     if path.suffix.lower() == ".npz":
         return look_at_npz(name, path)
     if path.suffix.lower() == ".csv":
-        return _look_at_table(name, path)
+        return look_at_table(name, path)
     raise FedmtError(f"{path}: neither a folder nor a .csv or .npz file.")
 
 
@@ -233,181 +163,3 @@ def look_at_npz(name: str, path: Path) -> Found:
         columns[""] = [classes[i] for i in labels.tolist()]
     seen = NOTHING_SEEN if array is not None else look_at_array(data.images)
     return Found(name, path, "npz", len(data), columns, seen=seen, array=array)
-
-
-def _look_at_table(name: str, path: Path) -> Found:
-    header, lines = _read(path)
-    rows = [line for line in lines if len(line) == len(header)]
-    if not rows:
-        raise FedmtError(f"{path}: no line of this table has as many cells as its header ({len(header)}).")
-    columns = {title: [row[i] for row in rows] for i, title in enumerate(header) if header.count(title) == 1}
-    naming = [title for title, cells in columns.items() if _names_images(cells)]
-    prose = text_column(columns) if not naming else None
-    if not naming and prose is None:
-        raise NoImages(
-            f"{path}: no column of this table names image files (*.jpg, *.png, …), and none holds texts of "
-            "several words."
-        )
-    notes: list[str] = []
-    if len(rows) < len(lines):
-        notes.append(
-            f"lines with more or fewer cells than the header: {len(lines) - len(rows)}; mend or remove them"
-        )
-    if prose is not None:
-        words = longest(columns.pop(prose))
-        every = _labels(columns, notes)
-        found = Found(
-            name, path, "text", len(rows), every, notes=tuple(notes), text_column=prose, words=words
-        )
-        return _grouped(found, columns)
-    image_column = "image" if "image" in naming else naming[0]
-    names = columns.pop(image_column)
-    root = _root(path, names)
-    files = located(root, names)
-    if not files[0].exists():
-        notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
-    every = _labels(columns, notes)
-    seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
-    within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
-    beside = frozenset(root / p.parts[0] for p in within) | {root}
-    away = root if root != path.parent else None
-    found = Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
-    return _grouped(found, columns)
-
-
-def _grouped(found: Found, columns: Mapping[str, Sequence[str]]) -> Found:
-    return replace(found, group_column=group_column(columns), groupable=tuple(group_columns(columns)))
-
-
-def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str, list[str]]:
-    """The columns that look like labels, the most likely first; what is not clear goes to `notes`."""
-    identifying = [t for t, cells in columns.items() if is_identifier(cells) or names_groups(t, cells)]
-    group = group_column(columns)
-    notes += _gaps(columns) if group is None else []
-    labels = {
-        t: [*map(class_name, cells)]
-        for t, cells in columns.items()
-        if t not in identifying and _is_label(cells)
-    }
-    gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
-    notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
-    if columns and not labels and not gaps:
-        notes.append(f"none of its columns ({listed(columns)}) looks like labels: two or more, that repeat")
-    return {t: labels[t] for t in sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))}
-
-
-def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Notes on columns that would name groups, if they were filled in."""
-    return [
-        f"column '{t}' has empty cells; fill them in to keep its groups together (group_column)"
-        for t, cells in columns.items()
-        if "" in cells and names_groups(t, cells)
-    ]
-
-
-def look_at_rows(name: str, path: Path) -> Found:
-    """A center whose samples are the rows of a table. Labels: in a column that is called so, else in the last
-    one that could be; every other column is a feature, or an identifier. Numbers may differ in every row, so
-    of them the title decides what names a patient; the statistics leave out what numbers the rows."""
-    frame = read_frame(path)
-    text = {title: frame.text(title) for title in frame.columns}
-    identifying = tuple(title for title, cells in text.items() if names_groups(title, cells))
-    able = [title for title in text if title not in identifying and _is_label(text[title])]
-    called = [title for title in able if _likelihood(title) == 0]
-    columns = called or [t for t in able if _likelihood(t) == 1 and not frame.is_numeric(t)][-1:]
-    others = [t for t in able if t not in columns and not any("." in cell for cell in text[t])]  # no measures
-    telling = tuple(t for t in others if _is_telling(text[t], text, columns))
-    if len(text) == len(columns) + len(telling) + len(identifying):  # then rather by chance
-        telling = ()
-    ranked = [t for some in (columns, telling) for t in sorted(some, key=lambda t: -len(set(text[t])))]
-    if len(text) - len(ranked) - len(identifying) < 1:
-        raise FedmtError(f"{path}: this table has no columns of features next to its labels.")
-    labels = {title: [*map(class_name, text[title])] for title in ranked}
-    notes = () if group_column(text) else tuple(_gaps(text))
-    found = Found(name, path, "table", len(frame), labels, notes=notes, identifiers=identifying)
-    features = tuple(t for t in text if t not in ranked and t not in identifying)
-    return _grouped(replace(found, telling=telling, features=features), text)
-
-
-def _is_telling(cells: Sequence[str], text: Mapping[str, Sequence[str]], labels: Sequence[str]) -> bool:
-    """Whether a column tells a label without fail, or a label tells it: the same in coarser or finer classes.
-    As a feature it would give the answer away."""
-    for label in labels:
-        pairs = set(zip(cells, text[label], strict=True))
-        one, two = len(set(cells)), len(set(text[label]))
-        if len(pairs) == max(one, two) and len(cells) >= 5 * len(pairs):
-            return True
-    return False
-
-
-def agreed(found: Sequence[Found]) -> list[Found]:
-    """A column that tells the label by chance, in a small table, is a feature where there are more rows."""
-    told = {title for one in found for title in one.telling}
-    by_chance = {
-        title
-        for title in told
-        if sum(one.images for one in found if title in one.features)
-        >= sum(one.images for one in found if title in one.telling)
-    }
-    return [
-        replace(one, columns={t: cells for t, cells in one.columns.items() if t not in dropped})
-        if (dropped := by_chance & set(one.telling))
-        else one
-        for one in found
-    ]
-
-
-def is_utf8(name: str) -> bool:
-    """Whether a file's name can be written down. Python keeps bytes that are not UTF-8 as lone surrogates."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def printable(name: str) -> str:
-    """A file's name for a message: bytes that are not UTF-8 are escaped, as in `n\\xe6vus`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-def label_columns(found: Found) -> list[str]:
-    """Where its labels may stand, the most likely first."""
-    return list(found.columns)
-
-
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if any(map(str.strip, row))]
-    except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
-    except (OSError, csv.Error) as error:
-        raise FedmtError(f"{path}: cannot read the table ({error}).") from None
-    if not lines:
-        raise FedmtError(f"{path}: the table is empty.")
-    for sign, name in ((";", "semicolons"), ("\t", "tabs")):
-        if len(lines[0]) == 1 and sign in lines[0][0]:
-            raise FedmtError(f"{path}: the table is separated by {name}; save it separated by commas.")
-    if len(lines) < 2:
-        raise FedmtError(f"{path}: no lines below the header.")
-    return lines[0], lines[1:]
-
-
-def _names_images(cells: Sequence[str]) -> bool:
-    return bool(cells) and sum(c.lower().endswith(EXTENSIONS) for c in cells) >= 0.8 * len(cells)
-
-
-def _is_label(cells: Sequence[str]) -> bool:
-    """Every cell filled, and few different ones."""
-    different = set(cells)
-    return "" not in different and 2 <= len(different) <= max(2, min(200, len(cells) // 2))
-
-
-def _likelihood(title: str) -> int:
-    """0 for a title that says label, 2 for one that says something else, 1 for any other."""
-    words = set(re.split(r"[\W_]+", title.casefold()))
-    return 2 if words & set(UNLIKELY) else 0 if words & set(LIKELY) else 1
-
-
-def _root(path: Path, names: Sequence[str]) -> Path:
-    """The folder that the images lie in: the table's own, unless they are found in one beside it."""
-    base = path.parent
-    places = [base, base / "images", base / path.stem, base.parent, base.parent / "images"]
-    return next((p for p in places if (p / names[0]).is_file()), base)

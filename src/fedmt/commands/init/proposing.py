@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
-from fedmt.commands.init.looking import Found, label_columns
+from fedmt.commands.init.found import Found, label_columns
 from fedmt.core.errors import FedmtError, listed, nearest
 
 SIMILAR = 0.75

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmt.inputs.text.asking import COLUMN
 
 if TYPE_CHECKING:
-    from fedmt.commands.init.looking import Found
+    from fedmt.commands.init.found import Found
 
 LIKELY = (COLUMN, "question", "sentence", "report", "note", "notes", "comment", "message", "description")
 

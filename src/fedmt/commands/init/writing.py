@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedmt.commands.init.looking import Found, LeftOut, is_utf8, label_columns, printable
+from fedmt.commands.init.found import Found, LeftOut, is_utf8, label_columns, printable
 from fedmt.commands.init.proposing import Entry, Member, Plan, Proposal, why_left_out
 from fedmt.commands.init.texts import are_texts, text_table
 from fedmt.core.errors import FedmtError, listed

@@ -19,7 +19,8 @@ from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
-from fedmt.methods.base import LocalWork, Tensors, Training
+from fedmt.methods.base import LocalWork, Tensors
+from fedmt.methods.training import Training
 
 Precision = Literal["auto", "float32", "bfloat16"]
 

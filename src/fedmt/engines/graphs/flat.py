@@ -17,7 +17,7 @@ from fedmt.aggregation import Weights
 from fedmt.backbones.heads import Heads
 from fedmt.engines.eager.sgd import sgd_step
 from fedmt.engines.graphs import triton_sgd
-from fedmt.methods.base import Training
+from fedmt.methods.training import Training
 
 _CAST_WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, Heads)
 """Layers all of whose parameters autocast casts before anything else happens to them."""

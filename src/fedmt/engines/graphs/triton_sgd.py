@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fedmt.methods.base import Training
+from fedmt.methods.training import Training
 
 try:
     import triton

@@ -1,0 +1,92 @@
+"""What `fedmt init` finds: a center or a test, as a config says it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedmt.core.errors import FedmtError
+from fedmt.inputs.images.looking import NOTHING_SEEN, Seen
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where images and labels lie, as a config says it.
+
+    columns: the labels of every image by where they stand: a table's column; "" for class folders and arrays;
+        empty where there are none. The most likely column is the first.
+    seen: what a look at some of the images told.
+    beside: folders that a table's images lie in. notes: what was not clear, for the user.
+    array: of an archive of vectors, the name of these.
+    text_column: where the texts stand in a table of texts; words: a length that nearly all of them fit in.
+    group_column: of what must stay together, such as a patient. groupable: all columns that could be it.
+    identifiers: columns of a table of features that name a row or what it belongs to; features: all others
+        but the labels; telling: those of the labels that are some only since they tell another label.
+    """
+
+    name: str
+    path: Path
+    source: str
+    images: int
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    image_column: str = "image"
+    root: Path | None = None
+    seen: Seen = NOTHING_SEEN
+    beside: frozenset[Path] = frozenset()
+    notes: tuple[str, ...] = ()
+    group_column: str | None = None
+    groupable: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    telling: tuple[str, ...] = ()
+    text_column: str | None = None
+    words: int = 0
+    array: str | None = None
+
+    @property
+    def word(self) -> str:
+        """What its samples are called."""
+        if self.text_column is not None:
+            return "texts"
+        if self.array is not None:
+            return "vectors"
+        return "rows" if self.source == "table" else "images"
+
+    def classes(self, column: str) -> frozenset[str]:
+        return frozenset(self.columns[column])
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What lies among the centers and is none, and why: nothing is passed over without a word."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: left out: {self.reason}."
+
+
+class NoImages(FedmtError):
+    """Of a table that names none: it may be a table of features."""
+
+
+class NameNotUTF8(FedmtError):
+    """Of a class or a center. No TOML file can hold the name, and without it labels would be lost."""
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a file's name can be written down. Python keeps bytes that are not UTF-8 as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def printable(name: str) -> str:
+    """A file's name for a message: bytes that are not UTF-8 are escaped, as in `n\\xe6vus`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def label_columns(found: Found) -> list[str]:
+    """Where its labels may stand, the most likely first."""
+    return list(found.columns)
