@@ -20,6 +20,6 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     """A config as nested dictionaries, with these defaults below its own values."""
     model, training, method = (raw.get(table, {}) for table in ("model", "training", "method"))
     if not all(isinstance(table, dict) for table in (model, training, method)) or not model.get("weights"):
-        return raw  # where it is no table, validation will say so
+        return raw  # validation reports what is not a table
     own = PRETRAINED_BY_METHOD.get(method.get("name", NAMED["method"][0]), {})
     return {**raw, "training": {**PRETRAINED, **own, **training}}

@@ -88,7 +88,7 @@ def estimated_joint(
 
 
 def _doubt(q: Tensor, doubt: float | None) -> Tensor:
-    """The weight of the assumption beside the guesses q [N, K], a scalar from 0 to 1."""
+    """The weight of the assumption, as opposed to the guesses q [N, K], a scalar from 0 to 1."""
     return 1 - q.amax(1).mean() if doubt is None else q.new_tensor(doubt)
 
 

@@ -1,6 +1,6 @@
 """A table in memory: the columns of a CSV or Parquet file, or of a data frame, with the place of each row.
 
-A cell is text, or a number where the file itself says so. What a column means is for the input to say.
+A cell is text, or a number where the file stores numbers. What a column means is for the input to say.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Known:
     """What a center trains with, and what it keeps.
 
     labels: [N]. matrix: [J, K], smoothed where it is estimated. prior: [K]; None where it is uniform or not
-    looked at. learned: the matrix before smoothing, where it is trained beside the model.
+    looked at. learned: the matrix before smoothing, where it is trained along with the model.
     """
 
     labels: Tensor

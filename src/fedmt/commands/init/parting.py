@@ -19,7 +19,7 @@ MOST = 200
 
 
 def part_by(path: Path, column: str, force: bool) -> Path:
-    """Writes the rows of each value of `column` to a CSV of its own, in a new folder beside the table.
+    """Writes the rows of each value of `column` to a CSV of its own, in a new folder next to the table.
 
     The column itself is left out: a model must not learn the center instead of the patient. The folder is
     there once it is whole. Returns it.

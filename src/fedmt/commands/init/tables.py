@@ -178,7 +178,7 @@ def _likelihood(title: str) -> int:
 
 
 def _root(path: Path, names: Sequence[str]) -> Path:
-    """The folder that the images lie in: the table's own, unless they are found in one beside it."""
+    """The folder that the images lie in: the table's own, unless they are found in one next to it."""
     base = path.parent
     places = [base, base / "images", base / path.stem, base.parent, base.parent / "images"]
     return next((p for p in places if (p / names[0]).is_file()), base)
