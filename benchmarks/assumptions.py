@@ -44,7 +44,8 @@ from fedmt.data.sources.fashion_mnist import (
     GARMENT_TO_LAYER,
     read_fashion_mnist,
 )
-from fedmt.data.splits import iid_split, non_iid_split
+from fedmt.data.splits import iid_split
+from fedmt.data.uneven import non_iid_split
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images import pixel_statistics

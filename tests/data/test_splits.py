@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError
-from fedmt.data.splits import (
-    Split,
-    iid_split,
-    non_iid_priors,
-    non_iid_split,
-    reference_counts,
-    share_split,
-)
+from fedmt.data.splits import Split, iid_split, natural_split, reference_counts, share_split
+from fedmt.data.uneven import long_tailed_prior, long_tailed_split, non_iid_priors, non_iid_split
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -325,3 +319,44 @@ def test_a_number_for_each_class() -> None:
         iid_split(truth, 2, [2, 41], 3, None, 0, ["a", "b"])
     with pytest.raises(FedmtError, match="per_class is 0"):
         iid_split(truth, 2, [2, 0], 3, None, 0)
+
+
+def test_a_natural_split_keeps_the_frequencies_of_the_set() -> None:
+    truth = labels([400, 130, 30])
+    split = natural_split(truth, 3, 10, 4, seed=1)
+    assert disjoint(split)
+    assert truth[split.reference].bincount().tolist() == [10, 10, 10]
+    held = torch.stack([truth[c].bincount(minlength=3) for c in split.centers])
+    assert held.sum(0).tolist() == [390, 120, 20]  # nothing is left over
+    assert (held.amax(0) - held.amin(0)).max() <= 1
+    with pytest.raises(FedmtError, match=r"Class 2 has 30 samples: after 28 .*per_class or reference_share"):
+        natural_split(truth, 3, 28, 4, seed=1)
+
+
+def test_a_long_tail_falls_geometrically_and_every_center_has_its_own_order() -> None:
+    shares = long_tailed_prior(10, 50)
+    np.testing.assert_allclose(shares.sum(), 1)
+    np.testing.assert_allclose(shares[0] / shares[-1], 50)
+    np.testing.assert_allclose(shares[1:] / shares[:-1], 50 ** (-1 / 9))
+    truth = labels([700] * 10)
+    split = long_tailed_split(truth, 10, 3, 6, 300, 50, seed=0)
+    assert disjoint(split) and not split.notes
+    assert truth[split.reference].bincount().tolist() == [3] * 10
+    orders = set()
+    for center in split.centers:
+        held = truth[center].bincount(minlength=10)
+        assert len(center) == 300
+        np.testing.assert_allclose(sorted(held.tolist(), reverse=True), 300 * shares, atol=1)
+        orders.add(tuple(held.argsort(descending=True).tolist()))
+    assert len(orders) == 6
+    again = long_tailed_split(truth, 10, 3, 6, 300, 50, seed=0)
+    assert all(map(torch.equal, split.centers, again.centers))
+
+
+def test_a_long_tail_with_too_few_samples_repeats_those_of_its_own_and_says_so() -> None:
+    truth = labels([40] * 5)
+    split = long_tailed_split(truth, 5, 2, 4, 60, 10, seed=3)
+    assert disjoint(split) and "Long-tailed split, imbalance 10" in split.notes[0]
+    assert [len(c) for c in split.centers] == [60] * 4
+    with pytest.raises(FedmtError, match=r"imbalance is 0\.5, expected 1 or more"):
+        long_tailed_split(truth, 5, 2, 4, 60, 0.5, seed=3)

@@ -20,11 +20,12 @@ from fedmt.data.center import Center, Federation
 from fedmt.data.copies import choose_copies, copy_numbers, rule_targets
 from fedmt.data.group_splits import group_split, kept_whole
 from fedmt.data.loading import Vocabulary
-from fedmt.data.preparation import Selection, check_limits, prepare, set_aside
+from fedmt.data.preparation import Selection, check_limits, prepare, set_aside, set_aside_counts
 from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources import has_test_part, read_source
 from fedmt.data.specs import BenchmarkSpec
-from fedmt.data.splits import Indices, Split, iid_split, non_iid_split, reference_counts, share_split
+from fedmt.data.splits import Indices, Split, iid_split, natural_split, reference_counts, share_split
+from fedmt.data.uneven import long_tailed_split, non_iid_split
 from fedmt.inputs.base import Views
 
 
@@ -47,11 +48,11 @@ def load_benchmark(
     check_limits(spec.at_most, data.spaces[spec.wanted])
     train = _labelled(data, spec, vocabulary)
     whole: tuple[str, ...] = ()
-    if spec.test_per_class is not None:
+    if spec.sets_aside:
         held = data
-        test, train = set_aside(train, spec.wanted, spec.test_per_class, seed)
+        asked = set_aside_counts(train, spec)
+        test, train = set_aside(train, spec.wanted, asked, seed)
         if train.groups is not None:
-            asked = np.full(len(test.spaces[spec.wanted]), spec.test_per_class)
             whole = kept_whole(
                 "the test has", data.spaces[spec.wanted].classes, asked, test.counts(spec.wanted)
             )
@@ -110,7 +111,7 @@ def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> Sampl
     if spec.test is None and not has_test_part(spec.data):
         raise FedmtError(
             f"benchmark: source '{spec.data.source}' has no test part of its own; set benchmark.test, or "
-            "benchmark.test_per_class to set samples aside."
+            "benchmark.test_per_class or benchmark.test_share to set samples aside."
         )
     # A split that was said of the training data is not said of the test part.
     test = spec.test or spec.data.model_copy(update={"split": None})
@@ -169,6 +170,11 @@ def _split(
         share = spec.reference_share
         asked = np.full(classes, spec.per_class) if share is None else reference_counts(sizes, share)
         _refuse_without_samples(spec)
+        if spec.split == "long-tailed":
+            raise FedmtError(
+                "benchmark.split: whole groups cannot be dealt into long tails. Leave out group_column, or "
+                "choose 'iid', 'natural' or 'non-iid'."
+            )
         gamma = spec.gamma if spec.split == "non-iid" else None
         return group_split(truth, groups, names, asked, count, spec.samples, gamma, seed)
     if spec.reference_share is not None and spec.split == "iid" and spec.samples is None:
@@ -181,14 +187,19 @@ def _split(
         per_class = spec.per_class
     if spec.split == "iid":
         return iid_split(truth, classes, per_class, count, spec.samples, seed, names)
+    if spec.split == "natural":
+        return natural_split(truth, classes, per_class, count, seed, names)
     _refuse_without_samples(spec)
     assert spec.samples is not None
+    if spec.split == "long-tailed":
+        assert spec.imbalance is not None
+        return long_tailed_split(truth, classes, per_class, count, spec.samples, spec.imbalance, seed, names)
     return non_iid_split(truth, classes, per_class, count, spec.samples, spec.gamma, seed, names)
 
 
 def _refuse_without_samples(spec: BenchmarkSpec) -> None:
-    if spec.split == "non-iid" and spec.samples is None:
-        raise FedmtError("benchmark: the non-IID split needs `samples`, the number at each center.")
+    if spec.split in ("non-iid", "long-tailed") and spec.samples is None:
+        raise FedmtError(f"benchmark: the {spec.split} split needs `samples`, the number at each center.")
 
 
 def _co_occurrence(data: Selection, wanted: str, name: str) -> Correspondence:

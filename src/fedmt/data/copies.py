@@ -14,7 +14,8 @@ import torch
 from numpy.random import default_rng
 from torch import Tensor
 
-from fedmt.data.splits import Indices, proportional
+from fedmt.data.splits import Indices
+from fedmt.data.uneven import proportional
 
 # Random streams after those of the splits and the preparation.
 _CHOICE, _VIEWS = range(6, 8)

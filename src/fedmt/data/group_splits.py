@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.data.groups import Chosen, class_counts, deal, in_order, pick
-from fedmt.data.splits import CENTERS, REFERENCE, Indices, Split, non_iid_priors
+from fedmt.data.splits import CENTERS, REFERENCE, Indices, Split
+from fedmt.data.uneven import non_iid_priors
 
 
 def chosen_groups(

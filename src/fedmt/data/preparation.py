@@ -92,7 +92,7 @@ def prepare(
         train, test = train.keep(kept), test.keep(kept)
     # These are for sets whose classes differ in size, where the smallest may be too small. `per_class` with
     # a test part of its own is for balanced sets; there such a class is a mistake, and the split refuses it.
-    if spec.reference_share is not None or spec.test_per_class is not None:
+    if spec.reference_share is not None or spec.split == "natural" or spec.sets_aside:
         train, test, left_out = leave_out(train, test, spec)
         notes += left_out
     before = train.counts(wanted)
@@ -116,7 +116,7 @@ def leave_out(
 
     In groups, a class needs one for the test, one for the reference center and one for the other centers.
     """
-    space, aside = train.spaces[spec.wanted], spec.test_per_class or 0
+    space = train.spaces[spec.wanted]
     what = "samples" if train.groups is None else "groups"
     kept, counts, needs = (_enough_samples if train.groups is None else _enough_groups)(train, test, spec)
     if kept.all():
@@ -126,7 +126,7 @@ def leave_out(
         raise FedmtError(
             f"benchmark: only {kept.sum()} of the {len(space)} classes of '{space.name}' have enough "
             f"{what}: {needs}. Too few: {', '.join(small)}. Add {what}, or lower "
-            + ("test_per_class, " if aside else "")
+            + (f"{spec.sets_aside}, " if spec.sets_aside else "")
             + ("reference_share" if spec.per_class is None else "per_class")
             + " or the number of centers."
         )
@@ -160,6 +160,7 @@ def _enough_samples(
     needs = (
         f"a class needs {least:,} samples"
         + (f", {aside:,} of them for the test," if aside else "")
+        + (" next to those set aside for the test" if spec.test_share is not None else "")
         + f" so that the reference center and each of {centers} centers have one"
     )
     return kept, counts, needs
@@ -171,26 +172,35 @@ def _enough_groups(
     """The same in groups. A center may lack a class: few have patients of every one."""
     counts = train.group_counts(spec.wanted)
     kept = counts >= 2
-    if spec.test_per_class is None:
+    if not spec.sets_aside:
         return kept, counts, "a class needs 2 groups, for the reference center and the other centers"
     counts = counts + test.group_counts(spec.wanted)
     return kept, counts, "a class needs 3 groups, for the test, the reference center and the other centers"
 
 
-def set_aside(data: Selection, wanted: str, each: int, seed: int) -> tuple[Selection, Selection]:
-    """(`each` samples of every class, or all that it has; the others), both in the order of the set.
+def set_aside_counts(data: Selection, spec: BenchmarkSpec) -> Indices:
+    """How many samples of each class the benchmark sets aside for the test, [classes]."""
+    if spec.test_share is not None:
+        return reference_counts(data.counts(spec.wanted), spec.test_share)
+    return np.full(len(data.spaces[spec.wanted]), spec.test_per_class or 0, dtype=np.int64)
+
+
+def set_aside(data: Selection, wanted: str, each: Indices | int, seed: int) -> tuple[Selection, Selection]:
+    """(`each` samples of a class, or all that it has; the others), both in the order of the set.
+
+    each: a number for all classes, or one for each, [classes].
 
     Groups go as a whole, so there may be fewer; two of each class are left to train on, if it has three.
     """
+    targets = np.broadcast_to(np.asarray(each, dtype=np.int64), (len(data.spaces[wanted]),))
     if data.groups is not None:
-        targets = np.full(len(data.spaces[wanted]), each)
         whole = chosen_groups(data.labels[wanted], data.groups, targets, [seed, _TEST], True, spared=2)
         return _where(data, whole), _where(data, ~whole)
     rng = default_rng([seed, _TEST])
     truth = data.labels[wanted].numpy()
     chosen = np.zeros(len(data), dtype=bool)
     for k in range(len(data.spaces[wanted])):
-        chosen[rng.permutation(np.flatnonzero(truth == k))[:each]] = True
+        chosen[rng.permutation(np.flatnonzero(truth == k))[: targets[k]]] = True
     return _where(data, chosen), _where(data, ~chosen)
 
 

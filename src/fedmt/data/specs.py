@@ -72,10 +72,12 @@ class BenchmarkSpec(Section):
 
     data: the set; test: its test part (not needed for sources that have one).
     wanted: the space of the reference center. spaces: how many centers label in each other space.
-    split: 'iid', or 'non-iid' with `gamma`. samples: at each center (none: as many as there are).
+    split: 'iid', every class equally often at every center; 'natural', as often as in the set; 'non-iid' with
+    `gamma`; or 'long-tailed' with `imbalance`. samples: at each center (none: as many as there are).
     At the reference center, one of: per_class, samples of each class; reference_share, of each class.
 
-    test_per_class: number of samples of each class of `data` that are set aside first, as the test set.
+    Set aside first, as the test set, one of: test_per_class, samples of each class of `data`; test_share, of
+    each class.
     test_samples: the largest number of test samples, balanced over the classes.
     at_most: classes sampled down. augment_to: pairs (below, to); a class of fewer than `below` training
     samples is filled up to `to` with augmented copies, by the first pair that fits.
@@ -86,16 +88,24 @@ class BenchmarkSpec(Section):
     test: SourceSpec | None = None
     wanted: str
     spaces: dict[str, Annotated[int, Field(ge=0)]]
-    split: Literal["iid", "non-iid"] = "iid"
+    split: Literal["iid", "natural", "non-iid", "long-tailed"] = "iid"
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    # Without a default: what is not set is not written into a run's config, and runs from before resume.
+    imbalance: Annotated[float, Field(ge=1)] | None = None
     per_class: Count | None = None
     reference_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     samples: Count | None = None
     test_per_class: Count | None = None
+    test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     test_samples: Count | None = None
     at_most: Annotated[dict[str, Count], AfterValidator(by_class_name)] = Field(default_factory=dict)
     augment_to: tuple[tuple[Count, Count], ...] = ()
     subset: Count | None = None
+
+    @property
+    def sets_aside(self) -> str:
+        """The key that sets test samples aside, or nothing."""
+        return next((k for k in ("test_per_class", "test_share") if getattr(self, k) is not None), "")
 
     @model_validator(mode="after")
     def _fits_together(self) -> BenchmarkSpec:
@@ -109,10 +119,26 @@ class BenchmarkSpec(Section):
                 "benchmark.reference_share: benchmark.per_class also says what the reference center has; "
                 "keep one of the two."
             )
-        if self.test is not None and self.test_per_class is not None:
+        if self.test_per_class is not None and self.test_share is not None:
             raise FedmtError(
-                "benchmark.test_per_class: benchmark.test also says what the test samples are; "
+                "benchmark.test_share: benchmark.test_per_class also says how many samples are set aside; "
                 "keep one of the two."
+            )
+        if self.test is not None and self.sets_aside:
+            raise FedmtError(
+                f"benchmark.{self.sets_aside}: benchmark.test also says what the test samples are; "
+                "keep one of the two."
+            )
+        if (self.imbalance is not None) != (self.split == "long-tailed"):
+            raise FedmtError(
+                "benchmark.imbalance: missing; say how many times larger the most frequent class of a center "
+                "is than its rarest, as in 50."
+                if self.imbalance is None
+                else "benchmark.imbalance: is for split = 'long-tailed'; leave it out, or set that split."
+            )
+        if self.split == "natural" and self.samples is not None:
+            raise FedmtError(
+                "benchmark.samples: with split = 'natural' the centers share all samples; leave it out."
             )
         if self.augment_to and self.samples is not None:
             raise FedmtError(

@@ -1,4 +1,4 @@
-"""Cutting one fully labelled set into a reference center and centers: the paper's IID and non-IID splits.
+"""Cutting one fully labelled set into a reference center and centers with equal class frequencies.
 
 Pure functions from wanted labels to positions in the set ("Details of the data splitting" in the paper's
 appendix). No sample is at two places. Everything follows from the arguments and the seed alone; the
@@ -19,11 +19,6 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError
 
 Indices = NDArray[np.int64]
-
-MINOR_PRIOR = (0.35, 0.55)
-MAJORITY_CLASSES = 2
-MAJORITY_PRIOR = 4.0
-"""The paper's prior: U[.35, .55] for every class, 4 / (1 - gamma) for two classes of each center."""
 
 # One random stream for each purpose, so that one draw more in one of them does not move the others.
 REFERENCE, PRIORS, CENTERS = range(3)
@@ -60,25 +55,25 @@ def iid_split(
         counts of two classes differ by at most 1 within a center.
     names: of the classes, for error messages.
     """
-    taken = _for_each(per_class, classes)
-    pools = _pools(truth, classes, taken, centers, seed)
-    reference, rest = _take_reference(pools, taken, names, seed)
+    taken = for_each(per_class, classes)
+    found = pools(truth, classes, taken, centers, seed)
+    reference, rest = take_reference(found, taken, names, seed)
     left = np.array([len(pool) for pool in rest])
     most = _most_samples(left, centers)
     scarcest = int(left.argmin())
     if samples is None:
         if most < classes:
             raise FedmtError(
-                f"Class {_name(scarcest, names)} has {len(pools[scarcest])} samples: after {taken[scarcest]} "
-                f"for the reference center, {left[scarcest]} are left for {centers} centers that need at "
-                "least one each. Lower per_class or the number of centers."
+                f"Class {quoted(scarcest, names)} has {len(found[scarcest])} samples: after "
+                f"{taken[scarcest]} for the reference center, {left[scarcest]} are left for {centers} "
+                "centers that need at least one each. Lower per_class or the number of centers."
             )
         samples = most
-    _at_least("samples", samples, 1)
+    at_least("samples", samples, 1)
     if samples > most:
         each = -(-samples // classes)
         raise FedmtError(
-            f"Class {_name(scarcest, names)} has {len(pools[scarcest])} samples, but the split needs "
+            f"Class {quoted(scarcest, names)} has {len(found[scarcest])} samples, but the split needs "
             f"{taken[scarcest] + centers * each}: {taken[scarcest]} for the reference center and {each} for "
             f"each of the {centers} centers (samples = {samples} over {classes} classes). Lower "
             + (f"samples to {most} or less, or lower " if most else "")
@@ -86,7 +81,7 @@ def iid_split(
         )
     rng = default_rng([seed, CENTERS])
     counts = _balanced_counts(left, centers, samples, rng)
-    return Split(reference, _deal(rest, counts, counts, rng))
+    return Split(reference, deal(rest, counts, counts, rng))
 
 
 def share_split(
@@ -97,21 +92,34 @@ def share_split(
     seed: int,
     names: Sequence[str] | None = None,
 ) -> Split:
-    """The reference center gets `share` of every class, the centers share all the rest evenly.
+    """The reference center gets `share` of every class, the centers share all the rest evenly."""
+    sizes = truth.bincount(minlength=classes).numpy() if len(truth) else np.zeros(classes, dtype=np.int64)
+    return natural_split(truth, classes, reference_counts(sizes, share).tolist(), centers, seed, names)
+
+
+def natural_split(
+    truth: Tensor,
+    classes: int,
+    per_class: int | Sequence[int],
+    centers: int,
+    seed: int,
+    names: Sequence[str] | None = None,
+) -> Split:
+    """The reference center gets `per_class` of each class, the centers share all the rest evenly.
 
     So the centers' class frequencies are those of the set. Any two centers differ by at most one sample
     in each class, and by at most one in all.
     """
-    sizes = truth.bincount(minlength=classes).numpy() if len(truth) else np.zeros(classes, dtype=np.int64)
-    taken = reference_counts(sizes, share)
-    pools = _pools(truth, classes, taken, centers, seed)
-    reference, rest = _take_reference(pools, taken, names, seed)
+    taken = for_each(per_class, classes)
+    found = pools(truth, classes, taken, centers, seed)
+    reference, rest = take_reference(found, taken, names, seed)
     for k, pool in enumerate(rest):
         if len(pool) < centers:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pools[k])} samples: after {taken[k]} for the reference "
-                f"center, {len(pool)} are left for {centers} centers that need at least one each. Lower "
-                "reference_share or the number of centers, or raise at_most."
+                f"Class {quoted(k, names)} has {len(found[k])} samples: after {taken[k]} for the reference "
+                f"center, {len(pool)} are left for {centers} centers that need at least one each. Lower the "
+                "reference center's part (per_class or reference_share) or the number of centers, or raise "
+                "at_most."
             )
     rng = default_rng([seed, CENTERS])
     left = np.array([len(pool) for pool in rest])
@@ -119,7 +127,7 @@ def share_split(
     # What does not divide goes round the centers: a class stands less than `centers` times in a row.
     queue = np.repeat(np.arange(classes), left % centers)
     counts[rng.permutation(centers)[np.arange(len(queue)) % centers], queue] += 1
-    return Split(reference, _deal(rest, counts, counts, rng))
+    return Split(reference, deal(rest, counts, counts, rng))
 
 
 def reference_counts(sizes: Indices, share: float) -> Indices:
@@ -130,81 +138,12 @@ def reference_counts(sizes: Indices, share: float) -> Indices:
     return counts
 
 
-def non_iid_split(
-    truth: Tensor,
-    classes: int,
-    per_class: int | Sequence[int],
-    centers: int,
-    samples: int,
-    gamma: float,
-    seed: int,
-    names: Sequence[str] | None = None,
-) -> Split:
-    """As `iid_split`, but a center's `samples` are drawn from its own prior over classes (`non_iid_priors`).
-
-    Its majority classes may be asked for more samples than there are: in the paper's setting (CIFAR-100, 10
-    centers of 4000) 7, 47 and 71 % of the samples at gamma .1, .9 and .99. Then each center that wants such
-    a class gets a share of its samples, in proportion to what it wants, and repeats samples of that share:
-    two centers never hold the same sample, and the class frequencies stay the prior's.
-    """
-    _at_least("samples", samples, 1)
-    taken = _for_each(per_class, classes)
-    pools = _pools(truth, classes, taken, centers, seed)
-    reference, rest = _take_reference(pools, taken, names, seed)
-    priors = non_iid_priors(classes, centers, gamma, seed).numpy()
-    rng = default_rng([seed, CENTERS])
-    wanted = np.stack([rng.multinomial(samples, prior) for prior in priors])
-    distinct = wanted.copy()
-    for k, pool in enumerate(rest):
-        demand = wanted[:, k]
-        takers = int((demand > 0).sum())
-        if len(pool) < takers:
-            raise FedmtError(
-                f"Class {_name(k, names)} has {len(pools[k])} samples: after {taken[k]} for the reference "
-                f"center, {len(pool)} are left for {takers} centers that each drew it at least once. "
-                "Lower per_class, samples or the number of centers."
-            )
-        if len(pool) < demand.sum():
-            # One for everybody who wants the class, then the rest by proportion.
-            one = np.minimum(demand, 1)
-            distinct[:, k] = one + proportional(demand - one, len(pool) - takers)
-    repeats = wanted - distinct
-    notes: tuple[str, ...] = ()
-    if repeats.any():
-        scarce, filled = np.count_nonzero(repeats.sum(0)), np.count_nonzero(repeats.sum(1))
-        notes = (
-            f"Non-IID split, gamma {gamma:g}: {scarce} of {classes} classes have fewer samples than the "
-            f"centers drew, so {filled} of {centers} centers filled up with repeats of their own samples: "
-            f"{repeats.sum()} of all {centers * samples} samples.",
-        )
-    return Split(reference, _deal(rest, distinct, wanted, rng), notes)
-
-
-def non_iid_priors(classes: int, centers: int, gamma: float, seed: int) -> Tensor:
-    """The class priors of the centers, float64 [centers, classes], rows sum to 1.
-
-    Center c's majority classes are the next two of a random order of the classes, which starts again
-    when it is used up: every class is a majority class somewhere before one is so twice.
-    """
-    _at_least("classes", classes, MAJORITY_CLASSES)
-    _at_least("centers", centers, 1)
-    _at_least("seed", seed, 0)
-    if not 0 <= gamma < 1:
-        raise FedmtError(f"gamma is {gamma}, expected 0 <= gamma < 1; nearer 1 is more heterogeneous.")
-    rng = default_rng([seed, PRIORS])
-    order = rng.permutation(classes)
-    priors = rng.uniform(*MINOR_PRIOR, size=(centers, classes))
-    turns = np.arange(centers * MAJORITY_CLASSES).reshape(centers, MAJORITY_CLASSES)
-    np.put_along_axis(priors, order[turns % classes], MAJORITY_PRIOR / (1 - gamma), axis=1)
-    return torch.from_numpy(priors / priors.sum(1, keepdims=True))
-
-
-def _for_each(per_class: int | Sequence[int], classes: int) -> Indices:
+def for_each(per_class: int | Sequence[int], classes: int) -> Indices:
     """The reference center's number of each class, [classes]."""
     return np.broadcast_to(np.asarray(per_class, dtype=np.int64), (max(classes, 1),))
 
 
-def _pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int) -> list[Indices]:
+def pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int) -> list[Indices]:
     """The positions of each class, after checking what all splits are given."""
     for word, value, least in (
         ("classes", classes, 1),
@@ -212,7 +151,7 @@ def _pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int)
         ("centers", centers, 1),
         ("seed", seed, 0),
     ):
-        _at_least(word, value, least)
+        at_least(word, value, least)
     if truth.dim() != 1 or truth.is_floating_point() or truth.dtype == torch.bool:
         raise FedmtError(f"Labels to split must be integers [N], got {truth.dtype} {tuple(truth.shape)}.")
     labels = truth.cpu().numpy()
@@ -224,17 +163,17 @@ def _pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int)
     return [np.flatnonzero(labels == k).astype(np.int64) for k in range(classes)]
 
 
-def _take_reference(
+def take_reference(
     pools: Sequence[Indices], taken: Indices, names: Sequence[str] | None, seed: int
 ) -> tuple[Tensor, list[Indices]]:
     """The reference center's samples, `taken` [classes] of each class, and the others, shuffled."""
     for k, pool in enumerate(pools):
         if len(pool) < taken[k]:
             raise FedmtError(
-                f"Class {_name(k, names)} has {len(pool)} samples, but the reference center needs {taken[k]} "
-                f"of every class; lower per_class to {len(pool)} or add samples."
+                f"Class {quoted(k, names)} has {len(pool)} samples, but the reference center needs "
+                f"{taken[k]} of every class; lower per_class to {len(pool)} or add samples."
                 if len(pool)
-                else f"Class {_name(k, names)} has no samples; leave it out of the wanted space or add some."
+                else f"Class {quoted(k, names)} has no samples; leave it out of the wanted space or add some."
             )
     rng = default_rng([seed, REFERENCE])
     shuffled = [rng.permutation(pool) for pool in pools]
@@ -272,18 +211,7 @@ def _balanced_counts(left: Indices, centers: int, samples: int, rng: Generator) 
     return counts
 
 
-def proportional(demand: Indices, supply: int) -> Indices:
-    """Whole shares of `supply` in proportion to `demand`, by largest remainder.
-
-    They sum to `supply`; none is above its demand where all together is not.
-    """
-    shares, remainders = np.divmod(demand * supply, demand.sum())
-    largest = np.argsort(-remainders, kind="stable")
-    shares[largest[: supply - int(shares.sum())]] += 1
-    return shares
-
-
-def _deal(rest: Sequence[Indices], distinct: Indices, wanted: Indices, rng: Generator) -> tuple[Tensor, ...]:
+def deal(rest: Sequence[Indices], distinct: Indices, wanted: Indices, rng: Generator) -> tuple[Tensor, ...]:
     """Hands out the samples of each class: `distinct` ones, filled up with repeats of those to `wanted`.
 
     rest: the shuffled samples of each class; distinct, wanted: [centers, classes].
@@ -301,10 +229,10 @@ def _deal(rest: Sequence[Indices], distinct: Indices, wanted: Indices, rng: Gene
     return tuple(dealt)
 
 
-def _at_least(word: str, value: int, least: int) -> None:
+def at_least(word: str, value: int, least: int) -> None:
     if value < least:
         raise FedmtError(f"{word} is {value}, expected {least} or more.")
 
 
-def _name(k: int, names: Sequence[str] | None) -> str:
+def quoted(k: int, names: Sequence[str] | None) -> str:
     return f"'{names[k]}'" if names is not None else str(k)
