@@ -13,6 +13,7 @@ from fedmt.commands.sweeps.experiment import (
     known_experiments,
     read_experiment,
 )
+from fedmt.commands.sweeps.figures import spelled_out
 from fedmt.commands.sweeps.scales import cost, scale_settings
 from fedmt.config import dump_config, load_config, parse_config
 from fedmt.core.errors import FedmtError
@@ -340,3 +341,60 @@ def test_every_row_of_the_ablation_differs():
     cells = expand(read_experiment(experiments_folder() / "cifar100_ablation.toml"), Sweep(seeds=1))
     assert len({c.runs[0].key for c in cells}) == len(cells)
     assert all(c.runs[0].config.benchmark.test_per_class for c in cells)  # not judged on the test images
+
+
+SUITE = """\
+title = "Two federations"
+show = ["balanced_accuracy", "accuracy.department"]
+baseline = "Single"
+
+[[columns]]
+label = "Single"
+set = { "method.name" = "single" }
+
+[[columns]]
+label = "FedMT"
+
+[[rows]]
+label = "first"
+config = "base.toml"
+
+[[rows]]
+label = "second"
+config = "other.toml"
+[rows.cells."FedMT"]
+"training.rounds" = 7
+"""
+
+
+def test_a_row_may_have_a_config_of_its_own_and_a_cell_its_own_settings(folder):
+    (folder / "other.toml").write_text(BASE.replace("rounds = 40", "rounds = 30"))
+    (folder / "suite.toml").write_text(SUITE)
+    cells = expand(read_experiment(folder / "suite.toml"), Sweep(seeds=1))
+    rounds = {(c.row, c.column): c.runs[0].config.training.rounds for c in cells}
+    assert rounds == {
+        ("first", "Single"): 40,
+        ("first", "FedMT"): 40,
+        ("second", "Single"): 30,
+        ("second", "FedMT"): 7,
+    }
+    assert spelled_out("balanced_accuracy", cells[0].runs[0].config) == "balanced_accuracy.garment"
+    assert spelled_out("accuracy.department", cells[0].runs[0].config) == "accuracy.department"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('config = "other.toml"\n', "", "row 'second': config: missing"),
+        ('cells."FedMT"', 'cells."FedMTT"', "no 'FedMTT'. Did you mean 'FedMT'?"),
+        ('baseline = "Single"', 'baseline = "Sing"', "baseline: no 'Sing'"),
+        ('"balanced_accuracy",', '"sensitivity",', "'sensitivity' has values by class only"),
+    ],
+)
+def test_mistakes_in_rows_of_their_own(folder, old, new, said):
+    (folder / "other.toml").write_text(BASE)
+    assert old in SUITE
+    (folder / "suite.toml").write_text(SUITE.replace(old, new))
+    with pytest.raises(FedmtError) as raised:
+        read_experiment(folder / "suite.toml")
+    assert said in str(raised.value) and "suite.toml" in str(raised.value)

@@ -87,7 +87,7 @@ def compare(
     found, samples = {}, {}
     for space in shared:
         labels = torch.from_numpy(tested[0][space].labels.astype(np.int64))
-        sides = [_probabilities(tests[space]) for tests in tested]
+        sides = [probabilities(tests[space]) for tests in tested]
         found[space] = differences(sides[: len(first)], sides[len(first) :], labels)
         samples[space] = len(labels)
     return Comparison(first_name, second_name, wanted, samples, found, noun)
@@ -139,7 +139,7 @@ def _differing(one: Evaluation, other: Evaluation) -> list[str]:
     return found
 
 
-def _probabilities(test: Predicted) -> Tensor:
+def probabilities(test: Predicted) -> Tensor:
     """[N, J] in float32, with the most probable class that the model gave at full precision.
 
     An evaluation keeps probabilities as float16, which may make ties; the predicted class is then raised

@@ -60,7 +60,7 @@ class Sweep:
 
 
 def expand(experiment: Experiment, sweep: Sweep) -> list[Cell]:
-    """All cells, row by row, with their runs: base < set < row < column < scale < --set, for each seed.
+    """All cells, row by row, with their runs: base < set < row < column < cell < scale < --set, by seed.
 
     Every config of a cell that was asked for is checked. Cells that `only` leaves out are expanded as far
     as they go, so that what is known of them can be shown.
@@ -94,17 +94,19 @@ def _selected(row: str, column: str, only: Sequence[str]) -> bool:
 
 
 def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected: bool) -> Cell:
-    raw = copy.deepcopy(experiment.base)
+    base = experiment.bases[row.label]
+    raw = copy.deepcopy(base.raw)
     parts = {
         "set: ": experiment.file.set,
         f"row '{row.label}': ": row.set,
         f"column '{column.label}': ": column.set,
+        f"row '{row.label}', cell '{column.label}': ": row.cells.get(column.label, {}),
     }
     settings = {key: value for part in parts.values() for key, value in _flat(part)}
     name = settings.get("method.name")
     if name is not None and name != raw.get("method", {}).get("name", "fedmt"):
         raw["method"] = {}  # the base's options are another method's
-    origin = _CellOrigin(experiment.base_path, experiment.base_text)
+    origin = _CellOrigin(base.path, base.text)
     for place, part in parts.items():
         for key, value in _flat(part):
             where = f"{experiment.path}, {place}"
@@ -112,7 +114,7 @@ def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected
                 raise FedmtError(f"{where}seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
             _put(raw, key, value, where)
             origin.places[tuple(key.split("."))] = where
-    _move_data(raw, experiment, sweep.data)
+    _move_data(raw, experiment, base.path, sweep.data)
     config = parse_config(raw, origin)
     uses = {part.weights for part in (row, column)} - {None}
     file = _weights_for(config.model.backbone, sweep) if uses and config.model.weights is None else None
@@ -194,7 +196,7 @@ def _weights_for(backbone: str, sweep: Sweep) -> Path | None:
     return sweep.weights[0] if len(sweep.weights) == 1 and not named else None
 
 
-def _move_data(raw: dict[str, Any], experiment: Experiment, data: Path | None) -> None:
+def _move_data(raw: dict[str, Any], experiment: Experiment, base: Path, data: Path | None) -> None:
     """Paths of the base config into `data` beside the experiments' folder go to --data instead."""
     home = experiment.path.resolve().parent.parent / "data"
     goal = (data or default_data(experiment.path.resolve().parent)).resolve()
@@ -205,7 +207,7 @@ def _move_data(raw: dict[str, Any], experiment: Experiment, data: Path | None) -
         if isinstance(value, list):
             return [moved(v) for v in value]
         if isinstance(value, str) and "/" in value:
-            path = (experiment.base_path.parent / value).resolve()
+            path = (base.parent / value).resolve()
             if path.is_relative_to(home):
                 return str(goal / path.relative_to(home))
         return value

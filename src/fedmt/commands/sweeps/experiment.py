@@ -6,6 +6,7 @@ the format.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,8 +36,13 @@ class Part(Section):
 
 
 class Row(Part):
-    """A row. paper: figures by column, of the first metric shown; or by metric, then by column."""
+    """A row. paper: figures by column, of the first metric shown; or by metric, then by column.
 
+    config: of this row, in place of the file's. cells: settings of single cells, by column, after all others.
+    """
+
+    config: Path | None = None
+    cells: dict[str, dict[str, Any]] = Field(default_factory=dict)
     paper: dict[str, Figure | dict[str, Figure]] = Field(default_factory=dict)
 
 
@@ -51,32 +57,40 @@ class Skip(Section):
 class ExperimentFile(Section):
     """A whole experiment file. set: settings of every cell, by dotted key, before its row's and column's.
 
-    metric: shown in the wanted label space, before those of `show`, which name a label space themselves.
+    show: `accuracy.fine` and the like; a metric without a label space is shown in the wanted one.
+    baseline: the column that the others are compared with, on the same test samples.
     """
 
     title: str = Field(min_length=1)
     paper: str | None = None
-    config: Path
+    config: Path | None = None
     set: dict[str, Any] = Field(default_factory=dict)
-    metric: str | None = None
-    show: list[str] = Field(default_factory=list)
+    show: list[str] = Field(min_length=1)
     curves: list[str] = Field(default_factory=list)
     note: str | None = None
+    baseline: str | None = None
     columns: list[Part] = Field(min_length=1)
     rows: list[Row] = Field(min_length=1)
     skip: list[Skip] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
+class Base:
+    """A config that is swept, as its file has it."""
+
+    path: Path
+    raw: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """An experiment file, and the config that it sweeps."""
+    """An experiment file, and the config of each of its rows, by their labels."""
 
     name: str
     path: Path
     file: ExperimentFile
-    base_path: Path
-    base: dict[str, Any]
-    base_text: str
+    bases: Mapping[str, Base]
 
     def paper_figure(self, metric: str, row: str, column: str) -> tuple[float, ...] | None:
         """What the paper prints for a cell, or None."""
@@ -136,34 +150,28 @@ def read_experiment(path: Path) -> Experiment:
         file = ExperimentFile.model_validate(raw)
     except ValidationError as error:
         raise FedmtError(explain(error, ExperimentFile, (), origin)) from None
-    base_path = (path.parent / file.config).resolve()
-    if not base_path.is_file():
-        raise FedmtError(f"{origin.place('config')}config: there is no file {base_path}.")
-    base, base_text = read_toml(base_path)
-    if file.metric is not None:
-        file = file.model_copy(update={"show": _shown(file, base, base_path, origin)})
-    elif not file.show:
-        raise FedmtError(
-            f"{origin.place('show')}show: name a metric here, or give one as `metric` (docs/reproduce.md)."
-        )
     _check_labels(file, origin)
-    return Experiment(path.stem, path, file, base_path, base, base_text)
+    return Experiment(path.stem, path, file, _bases(file, origin))
 
 
-def _shown(file: ExperimentFile, base: dict[str, Any], base_path: Path, origin: Origin) -> list[str]:
-    """`metric` in the wanted space, then what `show` lists."""
-    assert file.metric is not None
-    metric = METRICS.find(file.metric, f"{origin.place('metric')}metric")
-    if metric.function is None:
-        raise FedmtError(
-            f"{origin.place('metric')}metric: '{metric.name}' has values by class only, and a table shows "
-            "one per run."
-        )
-    changed = file.set.get("wanted") or file.set.get("benchmark.wanted")
-    wanted = changed or base.get("wanted") or base.get("benchmark", {}).get("wanted")
-    if not wanted:
-        raise FedmtError(f"{base_path} does not name a wanted label space for `metric` to be shown in.")
-    return list(dict.fromkeys([f"{metric.name}.{wanted}", *file.show]))
+def _bases(file: ExperimentFile, origin: Origin) -> dict[str, Base]:
+    """The config of each row; one that several rows share is read once."""
+    read: dict[Path, Base] = {}
+    found = {}
+    for number, row in enumerate(file.rows):
+        key = ("rows", number, "config") if row.config is not None else ("config",)
+        name = row.config or file.config
+        if name is None:
+            raise FedmtError(
+                f"{origin.place('rows', number)}row '{row.label}': config: missing, here and above."
+            )
+        path = (origin.path.parent / name).resolve()
+        if path not in read:
+            if not path.is_file():
+                raise FedmtError(f"{origin.place(*key)}config: there is no file {path}.")
+            read[path] = Base(path, *read_toml(path))
+        found[row.label] = read[path]
+    return found
 
 
 def _check_labels(file: ExperimentFile, origin: Origin) -> None:
@@ -177,7 +185,17 @@ def _check_labels(file: ExperimentFile, origin: Origin) -> None:
         if label not in labels:
             raise FedmtError(f"{where}: no '{label}'.{nearest(label, labels)} Known: {listed(labels, 20)}.")
 
+    if file.baseline is not None:
+        known(file.baseline, columns, f"{origin.place('baseline')}baseline")
+    for number, metric in enumerate(file.show):
+        if metric in METRICS and METRICS[metric].function is None:
+            raise FedmtError(
+                f"{origin.place('show', number)}show: '{metric}' has values by class only, and a table shows "
+                "one per run."
+            )
     for number, row in enumerate(file.rows):
+        for column in row.cells:
+            known(column, columns, f"{origin.place('rows', number, 'cells')}rows.{number}.cells")
         where = f"{origin.place('rows', number, 'paper')}rows.{number}.paper"
         for key, value in row.paper.items():
             known(key, file.show if isinstance(value, dict) else columns, where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedmt.config import Config
 from fedmt.metrics import METRICS
 
 SHARES = ("confident_share", "pseudo_label_accuracy")
@@ -27,6 +28,12 @@ def metric_of(record: Mapping[str, Any], metric: str) -> float | None:
     if not isinstance(found, int | float):
         return None
     return 100 * float(found) if is_share(metric) else float(found)
+
+
+def spelled_out(metric: str, config: Config) -> str:
+    """`balanced_accuracy` is short for that metric in the wanted label space of a run."""
+    wanted = config.benchmark.wanted if config.benchmark is not None else config.wanted
+    return f"{metric}.{wanted}" if metric in METRICS else metric
 
 
 def is_share(metric: str) -> bool:
@@ -59,3 +66,8 @@ def metrics_of(record: Mapping[str, Any]) -> list[str]:
 def number(metric: str, value: float) -> str:
     """A share in percent with one digit, another metric with three."""
     return f"{value:.1f}" if is_share(metric) else f"{value:.3f}"
+
+
+def curve_name(stem: str, metric: str) -> str:
+    """The file name of a curve, without its ending."""
+    return f"{stem}-{metric.replace('.', '-').replace(' ', '-')}"

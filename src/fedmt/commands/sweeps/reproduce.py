@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedmt.commands.steps import next_step, stopped
+from fedmt.commands.sweeps.curves import draw_curves
+from fedmt.commands.sweeps.differences import all_differences
 from fedmt.commands.sweeps.display import Display
 from fedmt.commands.sweeps.expansion import Run, Sweep, expand
 from fedmt.commands.sweeps.experiment import Experiment, find_experiment, known_experiments, read_experiment
@@ -90,15 +93,18 @@ def reproduce(
             else:
                 finished[done.key] = found
                 text = f"{found.summary['seconds']:.0f} s  " + "  ".join(
-                    f"{m} {number(m, v)}" for m in experiment.file.show if (v := found.value(m)) is not None
+                    f"{m} {number(m, v)}"
+                    for m in experiment.file.show
+                    if (v := results.value(done, m)) is not None
                 )
             results.write(stem)
             return text
 
         with Display(console, left).watching() as display:
             run_all(left, folder, jobs, display, ended)
+    results = replace(results, differences=all_differences(results))
     results.write(stem)
-    pictures = results.draw_curves(stem)
+    pictures = draw_curves(results, stem)
     _print_results(results, console)
     written = [stem.with_name(stem.name + ".md"), stem.with_name(stem.name + ".json"), *pictures]
     console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What an experiment has found so far: a table in Markdown, the same as JSON, and curves.
+"""What an experiment has found so far: a table in Markdown, and the same as JSON.
 
 A figure is the last round's, never the best of any round.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from statistics import mean, stdev
@@ -15,10 +15,11 @@ from typing import Any
 
 from fedmt.commands.sweeps.expansion import Cell, Run
 from fedmt.commands.sweeps.experiment import Experiment
-from fedmt.commands.sweeps.figures import is_share, metric_of, metrics_of, number
+from fedmt.commands.sweeps.figures import curve_name, is_share, metric_of, metrics_of, number, spelled_out
 from fedmt.commands.sweeps.scales import Scale
 from fedmt.core.errors import nearest
-from fedmt.runs.folder import RunFolder, write_atomically, writing
+from fedmt.metrics.comparing import Difference
+from fedmt.runs.folder import write_atomically, writing
 from fedmt.runs.records import read_record
 
 NOTHING = "\N{EN DASH}"
@@ -72,11 +73,18 @@ class Results:
     failed: Mapping[str, str]
     heading: Heading
     runs_folder: Path
+    differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
+    """By row, column and metric: from the baseline's column. Only a finished sweep has them."""
 
     def values(self, cell: Cell, metric: str) -> list[float]:
         """The finished seeds' figures."""
-        found = [self.finished[r.key].value(metric) for r in cell.runs if r.key in self.finished]
+        found = [self.value(run, metric) for run in cell.runs]
         return [v for v in found if v is not None]
+
+    def value(self, run: Run, metric: str) -> float | None:
+        """A finished run's figure of the last round; a metric without a label space is in the wanted one."""
+        done = self.finished.get(run.key)
+        return None if done is None else done.value(spelled_out(metric, run.config))
 
     def cell_text(self, cell: Cell, metric: str) -> str:
         """`46.4 ± 0.8`, or what there is instead."""
@@ -148,7 +156,7 @@ class Results:
         return found
 
     def _has(self, metric: str) -> bool:
-        return any(finished.value(metric) is not None for finished in self.finished.values())
+        return any(self.value(run, metric) is not None for run in self.runs())
 
     def runs(self) -> list[Run]:
         """Every run once, though several cells may share it."""
@@ -190,6 +198,7 @@ class Results:
                 shown = [t + (f"<br>*{p}*" if p else "") for t, p in texts]
                 lines.append(f"| {_escaped(label)} | " + " | ".join(shown) + " |")
             lines.append("")
+            lines += self._difference_lines(metric, columns)
         for metric in filter(self._has, file.curves):
             lines += [f"![{metric} by round]({curve_name(stem, metric)}.png)", ""]
         lines += [f"- {note}" for note in self.notes()]
@@ -199,6 +208,25 @@ class Results:
         made = [", ".join(f"{k} {v}" for k, v in self._versions().items()), date.today().isoformat()]
         lines += ["", f"{'; '.join(filter(None, made))}. Made by", "", f"    {heading.command}", ""]
         return "\n".join(lines)
+
+    def _difference_lines(self, metric: str, columns: Sequence[str]) -> list[str]:
+        """The table of paired differences from the baseline, if there are any."""
+        rows, base = self.shown()[0], self.experiment.file.baseline
+        found = [c for c in columns if any((r, c, metric) in self.differences for r in rows)]
+        if not found:
+            return []
+        share = is_share(metric)
+        lines = [
+            f"Difference from {base}{', points' if share else ''}: mean over seeds and 95% interval, paired "
+            "over the same test samples.",
+            "",
+            "| | " + " | ".join(map(_escaped, found)) + " |",
+            "| --- |" + " ---: |" * len(found),
+        ]
+        for row in rows:
+            cells = [self.differences.get((row, column, metric)) for column in found]
+            lines.append(f"| {_escaped(row)} | " + " | ".join(_signed(d, share) for d in cells) + " |")
+        return [*lines, ""]
 
     def as_json(self) -> dict[str, Any]:
         """All of it for programs: figures unrounded, and every run with its folder."""
@@ -235,6 +263,8 @@ class Results:
                 "n": len(values),
                 "paper": self.experiment.paper_figure(metric, cell.row, cell.column),
             }
+            if (difference := self.differences.get((cell.row, cell.column, metric))) is not None:
+                shown[metric]["difference"] = difference.to_json()
         return {
             "row": cell.row,
             "column": cell.column,
@@ -261,64 +291,16 @@ class Results:
             "path": str(self.runs_folder / run.key),
         }
 
-    def draw_curves(self, stem: Path) -> list[Path]:
-        """A picture for each of the experiment's `curves`: mean and band of one sd over seeds, by round."""
-        drawn = []
-        for metric in self.experiment.file.curves:
-            lines = {
-                (cell.row, cell.column): found
-                for cell in self.cells
-                if (found := self._curve(cell, metric)) is not None
-            }
-            if lines:
-                drawn += _draw(stem.with_name(curve_name(stem.name, metric)), metric, lines)
-        return drawn
 
-    def _curve(self, cell: Cell, metric: str) -> list[tuple[int, float, float]] | None:
-        """(round, mean, sd) over the finished seeds."""
-        by_round: dict[int, list[float]] = {}
-        for run in cell.runs:
-            if run.key in self.finished:
-                for record in RunFolder(self.runs_folder / run.key).metrics():
-                    value = metric_of(record, metric)
-                    if value is not None:
-                        by_round.setdefault(record["round"], []).append(value)
-        points = [(r, mean(v), stdev(v) if len(v) > 1 else 0.0) for r, v in sorted(by_round.items())]
-        return points or None
-
-
-def curve_name(stem: str, metric: str) -> str:
-    return f"{stem}-{metric.replace('.', '-').replace(' ', '-')}"
-
-
-def _draw(
-    stem: Path, metric: str, lines: Mapping[tuple[str, str], list[tuple[int, float, float]]]
-) -> list[Path]:
-    """Colour tells the column, dashes the row."""
-    # Here, not above: only curves need it, and it takes a while to load.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    columns, rows = list(dict.fromkeys(c for _, c in lines)), list(dict.fromkeys(r for r, _ in lines))
-    styles = ("-", "--", ":", "-.")
-    for (row, column), points in lines.items():
-        at, middle, spread = (list(values) for values in zip(*points, strict=True))
-        colour = f"C{columns.index(column) % 10}"
-        style = styles[rows.index(row) % len(styles)]
-        axes.plot(at, middle, color=colour, linestyle=style, label=f"{column}, {row}")
-        low = [m - s for m, s in zip(middle, spread, strict=True)]
-        high = [m + s for m, s in zip(middle, spread, strict=True)]
-        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xlabel("round")
-    axes.set_ylabel(metric.replace("_", " ") + (", %" if is_share(metric) else ""))
-    axes.legend(fontsize="small", frameon=False)
-    written = []
-    for ending in (".png", ".svg"):
-        path = stem.with_name(stem.name + ending)
-        figure.savefig(path, dpi=150)
-        written.append(path)
-    return written
+def _signed(difference: Difference | None, share: bool) -> str:
+    """`+6.2 (+4.1 to +8.3)`."""
+    if difference is None:
+        return NOTHING
+    scale, digits = (100, 1) if share else (1, 3)
+    value, low, high = (
+        f"{scale * x:+.{digits}f}" for x in (difference.value, difference.low, difference.high)
+    )
+    return f"{value} ({low} to {high})"
 
 
 def _escaped(text: str) -> str:

@@ -47,6 +47,8 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
         # Else as many as there are: a number that is small for any set, but not for whole groups.
         elif not small and not bundled and benchmark.data.group_column is None:
             found["benchmark.samples"] = 40
+            if benchmark.split == "natural":  # which is all that there are
+                found["benchmark.split"] = "iid"
             if benchmark.augment_to:  # it says otherwise how many there are
                 found["benchmark.augment_to"] = None
         if benchmark.data.source == "cifar100":

@@ -1,0 +1,81 @@
+"""Paired differences between the columns of an experiment: the same test samples, seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import torch
+
+from fedmt.commands.sweeps.expansion import Cell, Run
+from fedmt.commands.sweeps.figures import spelled_out
+from fedmt.commands.sweeps.results import Results
+from fedmt.metrics import METRICS
+from fedmt.metrics.comparing import Difference, differences
+from fedmt.runs.comparison import probabilities
+from fedmt.runs.evaluation import Evaluation, Predicted, read_evaluation
+from fedmt.runs.folder import RunFolder
+
+
+def all_differences(results: Results) -> dict[tuple[str, str, str], Difference]:
+    """Of every finished cell from the baseline's column of its row: by row, column and metric."""
+    base = results.experiment.file.baseline
+    bases = {cell.row: cell for cell in results.cells if cell.column == base}
+    return {
+        (cell.row, cell.column, metric): found
+        for cell in results.cells
+        if cell.row in bases and cell.column != base
+        for metric in results.experiment.file.show
+        if (found := paired_difference(cell, bases[cell.row], metric, results.runs_folder)) is not None
+    }
+
+
+def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Difference | None:
+    """The mean over seeds of one metric's difference, with its 95% interval; None where no pair is finished.
+
+    cell, base: two columns of one row. folder: where their runs are.
+    """
+    pairs = [
+        (found, other)
+        for run, twin in zip(cell.runs, base.runs, strict=False)
+        if (found := _predicted(run, metric, folder)) and (other := _predicted(twin, metric, folder))
+    ]
+    name = metric.partition(".")[0]
+    if not pairs or name not in METRICS:
+        return None
+    first = pairs[0][0].labels
+    if all(np.array_equal(test.labels, first) for pair in pairs for test in pair):
+        # The test samples do not depend on the seed: each is drawn together with all that was said of it.
+        sides = [[probabilities(test) for test in side] for side in zip(*pairs, strict=True)]
+        return differences(sides[0], sides[1], _labels(pairs[0][0]), [name]).get(name)
+    found = [
+        d
+        for one, other in pairs
+        if np.array_equal(one.labels, other.labels)
+        and (d := differences([probabilities(one)], [probabilities(other)], _labels(one), [name]).get(name))
+    ]
+    return _mean(found) if found else None
+
+
+def _mean(found: Sequence[Difference]) -> Difference:
+    """Of differences on separate test samples: their errors are independent, so squares add up."""
+    value = mean(d.value for d in found)
+    below = math.hypot(*(d.value - d.low for d in found)) / len(found)
+    above = math.hypot(*(d.high - d.value for d in found)) / len(found)
+    one, other = mean(d.first for d in found), mean(d.second for d in found)
+    return Difference(found[0].metric, one, other, value, value - below, value + above)
+
+
+def _predicted(run: Run, metric: str, folder: Path) -> Predicted | None:
+    """What a finished run's last model said of the test samples, in the space of a metric."""
+    evaluation: Evaluation | None = read_evaluation(RunFolder(folder / run.key).evaluation_file)
+    space = spelled_out(metric, run.config).partition(".")[2]
+    tests = evaluation.tests if evaluation is not None else ()
+    return next((test for test in tests if test.space == space), None)
+
+
+def _labels(test: Predicted) -> torch.Tensor:
+    return torch.from_numpy(test.labels.astype(np.int64))
