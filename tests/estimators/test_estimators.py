@@ -7,15 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmt.core.labels import Correspondence, LabelSpace, frobenius_error
+from fedmt.core.priors import estimated_joint
 from fedmt.core.pseudo_labels import align, confident_pseudo_labels
 from fedmt.estimators import ESTIMATORS, Estimate, Evidence
+from fedmt.estimators.base import normalised
 from fedmt.estimators.counting import counting
-from fedmt.estimators.expectation_maximisation import expectation_maximisation
+from fedmt.estimators.expectation_maximisation import by_label, expectation_maximisation
 
 quick = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -322,3 +325,24 @@ def test_what_is_trained_begins_near_uniform_and_is_then_what_is_remembered() ->
     known = torch.tensor([[0.9, 0.2, 0.0], [0.1, 0.8, 1.0]])
     found = learnable.estimate(Evidence(f, labels, 2, 0.5, known, np.random.default_rng(0)))
     assert torch.equal(found.matrix, known) and found.filled is None
+
+
+def test_a_frequent_label_does_not_attract_the_classes_of_rare_ones() -> None:
+    """Nine in ten samples have label 0 and class 0, of which a weak model takes a third for other classes."""
+    rng = np.random.default_rng(0)
+    classes, label_of = 6, torch.tensor([0, 1, 1, 2, 2, 2])
+    truth = torch.from_numpy(np.where(rng.random(4000) < 0.9, 0, rng.integers(1, classes, 4000)))
+    logits = 2.5 * F.one_hot(truth, classes) + torch.from_numpy(rng.normal(0, 1.6, (4000, classes)))
+    evidence = Evidence(logits.softmax(1), label_of[truth], 3, 0.95, None, rng)
+    joint = estimated_joint(evidence.probabilities, evidence.labels, 3)
+    assert (joint.argmax(0) != label_of).sum() >= 3  # what dividing the columns alone would believe
+    found = ESTIMATORS["em"]().estimate(evidence)
+    assert torch.equal(found.matrix.argmax(0), label_of)
+    assert found.prior is not None and found.prior.argmax() == 0
+    torch.testing.assert_close(found.prior.sum(), torch.ones((), dtype=found.prior.dtype))
+
+
+def test_equally_frequent_labels_change_nothing() -> None:
+    joint = torch.rand(3, 5, dtype=torch.float64)
+    joint = joint / joint.sum(1, keepdim=True) / 3
+    torch.testing.assert_close(normalised(by_label(joint), torch.float64).matrix, joint / joint.sum(0))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmt.core.labels import posterior
-from fedmt.core.priors import estimated_joint
+from fedmt.core.priors import estimated_joint, estimated_prior
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
 
 
@@ -23,8 +23,21 @@ class ExpectationMaximisation(Estimator):
             scores = evidence.probabilities * evidence.prior.to(evidence.probabilities)
             return expectation_maximisation(scores, evidence.labels, evidence.classes)
         joint = estimated_joint(evidence.probabilities, evidence.labels, evidence.classes)
-        found = normalised(joint.double(), evidence.probabilities.dtype)
-        return Estimate(found.matrix, found.filled, joint.sum(0))
+        found = normalised(by_label(joint.double()), evidence.probabilities.dtype)
+        prior = estimated_prior(evidence.probabilities, found.matrix, evidence.labels)
+        return Estimate(found.matrix, found.filled, prior)
+
+
+def by_label(joint: Tensor) -> Tensor:
+    """Each row of the joint distribution [J, K] divided by its sum: the shares of the classes under a label.
+
+    M-hat is this with its columns divided by their sums, as if all labels were equally frequent. Divided
+    without that step, a frequent label would attract every class, since the model's mistakes among its
+    many samples outnumber the right guesses among the few of a rare label. If a class belongs to one label
+    alone, both give the same M once the guesses are right. If it is shared between labels, its shares here
+    are those of equally frequent labels.
+    """
+    return joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
 
 
 def expectation_maximisation(
