@@ -15,13 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedmt
 from fedmt.commands import cli
+from fedmt.commands.sweeps.differences import _mean
 from fedmt.commands.sweeps.expansion import Sweep, expand
 from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
 from fedmt.commands.sweeps.workers import run_all
 from fedmt.core.errors import FedmtError
+from fedmt.metrics.comparing import Difference, differences
+from fedmt.runs.comparison import probabilities
+from fedmt.runs.evaluation import Predicted, read_evaluation
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +59,7 @@ config = "base.toml"
 show = ["accuracy.garment", "correspondence_error"]
 curves = ["correspondence_error"]
 note = "A note."
+baseline = "Single"
 
 [[columns]]
 label = "Single"
@@ -197,6 +203,40 @@ def test_json_and_markdown_agree_with_the_runs(folder):
     for ending in ("png", "svg"):
         assert (folder / "out" / f"sweep-tiny-correspondence_error.{ending}").stat().st_size > 1000
     assert "(sweep-tiny-correspondence_error.png)" in markdown
+
+
+def test_the_difference_from_the_baseline_is_the_paired_one(folder):
+    """The test samples depend on the seed here, so each seed has a difference of its own."""
+    found = table(folder, "out")
+    paths = {r["config_hash"]: Path(r["path"]) for r in found["runs"]}
+    cells = {c["column"]: c for c in found["cells"] if c["row"] == "good"}
+    each = []
+    for digests in zip(cells["FedMT (E)"]["runs"], cells["Single"]["runs"], strict=True):
+        one, other = (_evaluation(paths[digest]) for digest in digests)
+        labels = torch.from_numpy(one.labels.astype("int64"))
+        each.append(
+            differences([probabilities(one)], [probabilities(other)], labels, ["accuracy"])["accuracy"]
+        )
+    shown = cells["FedMT (E)"]["metrics"]["accuracy.garment"]["difference"]
+    assert shown == _mean(each).to_json()
+    assert shown["value"] == pytest.approx(sum(d.value for d in each) / 2)
+    assert "difference" not in cells["Single"]["metrics"]["accuracy.garment"]
+    ends = [f"{100 * shown[key]:+.1f}" for key in ("value", "low", "high")]
+    lines = (folder / "first.md").read_text().splitlines()
+    assert f"| good | {ends[0]} ({ends[1]} to {ends[2]}) |" in lines
+
+
+def _evaluation(path: Path) -> Predicted:
+    evaluation = read_evaluation(path / "evaluation.npz")
+    assert evaluation is not None
+    return next(test for test in evaluation.tests if test.space == "garment")
+
+
+def test_separate_test_samples_add_their_squared_errors():
+    ones = [Difference("accuracy", 0.6, 0.5, 0.1, 0.1 - 0.03, 0.1 + 0.04)] * 4
+    together = _mean(ones)
+    assert (together.first, together.second) == pytest.approx((0.6, 0.5))
+    assert (together.value, together.low, together.high) == pytest.approx((0.1, 0.1 - 0.015, 0.1 + 0.02))
 
 
 def test_a_failing_run_is_named_and_ends_no_other(folder):

@@ -51,13 +51,13 @@ def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Diff
         # The test samples do not depend on the seed: each is drawn together with all that was said of it.
         sides = [[probabilities(test) for test in side] for side in zip(*pairs, strict=True)]
         return differences(sides[0], sides[1], _labels(pairs[0][0]), [name]).get(name)
-    found = [
+    each = [
         d
         for one, other in pairs
         if np.array_equal(one.labels, other.labels)
         and (d := differences([probabilities(one)], [probabilities(other)], _labels(one), [name]).get(name))
     ]
-    return _mean(found) if found else None
+    return _mean(each) if each else None
 
 
 def _mean(found: Sequence[Difference]) -> Difference:

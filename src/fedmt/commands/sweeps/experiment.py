@@ -151,10 +151,10 @@ def read_experiment(path: Path) -> Experiment:
     except ValidationError as error:
         raise FedmtError(explain(error, ExperimentFile, (), origin)) from None
     _check_labels(file, origin)
-    return Experiment(path.stem, path, file, _bases(file, origin))
+    return Experiment(path.stem, path, file, _bases(file, path, origin))
 
 
-def _bases(file: ExperimentFile, origin: Origin) -> dict[str, Base]:
+def _bases(file: ExperimentFile, home: Path, origin: Origin) -> dict[str, Base]:
     """The config of each row; one that several rows share is read once."""
     read: dict[Path, Base] = {}
     found = {}
@@ -165,7 +165,7 @@ def _bases(file: ExperimentFile, origin: Origin) -> dict[str, Base]:
             raise FedmtError(
                 f"{origin.place('rows', number)}row '{row.label}': config: missing, here and above."
             )
-        path = (origin.path.parent / name).resolve()
+        path = (home.parent / name).resolve()
         if path not in read:
             if not path.is_file():
                 raise FedmtError(f"{origin.place(*key)}config: there is no file {path}.")

@@ -254,7 +254,7 @@ class Results:
         return {name: " and ".join(sorted({str(v[name]) for v in each if name in v})) for name in names}
 
     def _cell_json(self, cell: Cell) -> dict[str, Any]:
-        shown = {}
+        shown: dict[str, dict[str, Any]] = {}
         for metric in self.experiment.file.show:
             values = self.values(cell, metric)
             shown[metric] = {
