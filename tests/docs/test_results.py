@@ -80,7 +80,7 @@ def test_the_options_of_the_search_are_options_still():
         build_method(load_config(base, ["benchmark.test_per_class=75", "method.prior=uniform", *found]))
 
 
-@pytest.mark.parametrize("name", ["thyroid", "embeddings"])
+@pytest.mark.parametrize("name", ["thyroid", "trec", "embeddings"])
 def test_a_page_of_a_sweep_says_what_was_stored(name):
     stored = json.loads((RESULTS / "data" / f"{name}.json").read_text())
     page = (RESULTS / f"{name}.md").read_text().replace("**", "")
@@ -90,3 +90,25 @@ def test_a_page_of_a_sweep_says_what_was_stored(name):
             digits = 3 if metric.startswith("auroc") else 1
             if found["mean"] is not None:
                 assert found["n"] == 3 and f"{found['mean']:.{digits}f} ± {found['sd']:.{digits}f}" in row
+
+
+def test_the_page_of_the_suite_says_what_was_stored():
+    stored = json.loads((RESULTS / "data" / "suite.json").read_text())
+    page = (RESULTS / "suite.md").read_text()
+    # One table for each metric, then that of the differences, each with a line for each federation.
+    lines: dict[str, list[str]] = {}
+    for line in page.splitlines():
+        if line.startswith("| "):
+            lines.setdefault(line.split("|")[1].strip(), []).append(line)
+    columns = list(dict.fromkeys(cell["column"] for cell in stored["cells"]))
+    compared = ["FedMT (T)", "FedMT (E)"]
+    for cell in stored["cells"]:
+        tables = [[part.strip() for part in line.split("|")[2:-1]] for line in lines[cell["row"]]]
+        for table, (metric, found) in zip(tables, cell["metrics"].items(), strict=False):
+            digits = 3 if metric == "auroc" else 1
+            spread = "" if found["sd"] is None else f" ± {found['sd']:.{digits}f}"
+            assert table[columns.index(cell["column"])] == f"{found['mean']:.{digits}f}{spread}"
+        if cell["column"] in compared:
+            found = cell["metrics"]["balanced_accuracy"]["difference"]
+            value, low, high = (f"{100 * found[key]:+.1f}" for key in ("value", "low", "high"))
+            assert tables[3][compared.index(cell["column"])] == f"{value} ({low} to {high})"

@@ -29,8 +29,15 @@ def all_differences(results: Results) -> dict[tuple[str, str, str], Difference]:
         for cell in results.cells
         if cell.row in bases and cell.column != base
         for metric in results.experiment.file.show
+        if cell.runs and _in_the_wanted_space(metric, cell.runs[0])
         if (found := paired_difference(cell, bases[cell.row], metric, results.runs_folder)) is not None
     }
+
+
+def _in_the_wanted_space(metric: str, run: Run) -> bool:
+    """In another space a table shows the mean over the answers of several centers, and a file keeps their
+    mean probabilities, so that a difference would not be that of the figures above it."""
+    return spelled_out(metric, run.config) == spelled_out(metric.partition(".")[0], run.config)
 
 
 def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Difference | None:
