@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from fedmt.config.building import (
     build_federation,
+    build_guard,
     build_method,
     build_model,
     build_network,
@@ -35,6 +36,7 @@ __all__ = [
     "ModelSpec",
     "array_files",
     "build_federation",
+    "build_guard",
     "build_method",
     "build_model",
     "build_network",

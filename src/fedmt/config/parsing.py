@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmt.config.adapting import adapted
-from fedmt.config.building import build_method, build_named, build_strategy
+from fedmt.config.building import GUARD, build_guard, build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED, Config, config_class, find_input
@@ -89,6 +89,8 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             prefix = (table,)
             build_named(config, table)
         build_method(config).check_strategy(build_strategy(config))
+        prefix = ("aggregation", GUARD)
+        build_guard(config)
         enter(config.metrics, "metrics")
         _check_frozen(config)
         for key, spec in _sources(config):
@@ -163,7 +165,7 @@ def _check_options(table: str, config: Config, origin: Origin) -> None:
             raise FedmtError(
                 f"{origin.place(table, key)}{table}.{key}: goes into a table of its own, [{key}]."
             )
-        if key != "name" and key not in known:
+        if key not in ("name", *known) and (table, key) != ("aggregation", GUARD):
             hint = nearest(key, known) or (
                 f" {registry.word.capitalize()} '{options['name']}' has no options."
                 if not known

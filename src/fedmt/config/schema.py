@@ -99,7 +99,8 @@ class DeploymentSpec(Section):
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
-    metrics: those of the user's own, next to the built-in ones.
+    metrics: those of the user's own, next to the built-in ones. keep_checkpoints: how many of the last ones
+    stay on disk, so that a run can go on from an earlier round.
     The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
     from the input: a config is read by its `config_class`.
     """
@@ -112,6 +113,7 @@ class Config(Section):
     preset: Stays[str | None] = None
     metrics: Stays[list[str]] = Field(default_factory=list)
     checkpoint_every: Stays[int] = Field(1, ge=1)
+    keep_checkpoints: Stays[int] = Field(2, ge=2)
     method: Travels[dict[str, Any]] = Field(default_factory=dict)
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
     training: Travels[Training] = Training()

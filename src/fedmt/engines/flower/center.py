@@ -112,6 +112,8 @@ def check(message: Message, context: Context) -> Message:
                     log.warning("%s", note)
                 _site(task, plan)
                 facts["shape"] = list(center.input.shape)
+                if plan.config.training.weights == "samples" or plan.config.training.batch_norm == "static":
+                    facts["samples"] = len(center)  # it counts by them in a mean, from here on
                 if plan.frozen is not None:
                     task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
     except Exception as error:

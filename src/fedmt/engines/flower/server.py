@@ -18,6 +18,7 @@ from fedmt.config import (
     Config,
     DeploymentSpec,
     build_federation,
+    build_guard,
     build_method,
     build_strategy,
     build_transforms,
@@ -62,12 +63,13 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         device,
         precision=config.precision,
         strategy=build_strategy(config),
+        guard=build_guard(config),
         graphs=config.graphs,
         transforms=build_transforms(config),
         grid=grid,
         plan=Plan.of(config, federation),
         deployment=config.deployment or DeploymentSpec.model_validate({}),
-        history=2 * config.checkpoint_every,
+        history=config.keep_checkpoints * config.checkpoint_every,
     )
     run_engine(config, engine, out, True, Log(out), notes)
 
