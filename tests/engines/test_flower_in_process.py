@@ -20,12 +20,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 import fedmt
-from fedmt import Center
+from fedmt import Center, Federation
 from fedmt.aggregation import Transform
 from fedmt.backbones.frozen import encode
 from fedmt.config import build_federation, load_config
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import posterior
+from fedmt.core.registry import importing_only
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import server, wire
@@ -67,6 +68,7 @@ per_class = 2
 samples = 20
 test_samples = 50
 [deployment]
+insecure = true
 wait = 1
 timeout = 1
 {deployment}
@@ -139,7 +141,11 @@ def quick(monkeypatch) -> None:
     # As in a ServerApp's process: a message says which run it belongs to.
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
-    read = lru_cache(lambda path, text: build_federation(load_config(path))[0])
+
+    @lru_cache
+    def read(path: Path, text: str) -> Federation:
+        with importing_only(None):  # as where it is not patched
+            return build_federation(load_config(path))[0]
 
     def center(self: CenterSettings) -> Center:
         path = self.file.federation
@@ -317,7 +323,8 @@ def test_a_method_an_estimator_and_a_strategy_of_ones_own(make, tmp_path, monkey
     path, files = make(
         method='name = "fedmt_test_flower:Eager"\nxi = 0.3\nextra = 2\ncorrespondence = "estimated"\n'
         'estimator = "fedmt_test_flower:Squares"\nprojection = "all"',
-        center="share_correspondence = true",
+        center='share_correspondence = true\nallow = ["built-in", "fedmt_test_flower:Eager", '
+        '"fedmt_test_flower:Squares", "fedmt_test_flower:Near"]',
         aggregation='name = "fedmt_test_flower:Near"\nfactor = 3.0',
         rounds=2,
     )
@@ -355,6 +362,8 @@ per_class = 4
 test_per_class = 4
 [points]
 count = 90
+[deployment]
+insecure = true
 """
 
 
@@ -369,6 +378,7 @@ def test_another_input_than_images(tmp_path, monkeypatch, quick) -> None:
         files[number] = tmp_path / f"center-{number}.toml"
         files[number].write_text(
             f'name = "center-{number}"\nstate = "state-{number}"\nfederation = "points.toml"\n'
+            'allow = ["built-in", "fedmt_toy:Points", "fedmt_toy:network"]\n'
         )
     run(load_config(path), tmp_path / "local")
     coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
@@ -405,6 +415,8 @@ path = "center-2.csv"
 [[tests]]
 source = "table"
 path = "reference.csv"
+[deployment]
+insecure = true
 """
 
 OWN_ROWS = """
@@ -473,6 +485,8 @@ space = "kind"
 [[tests]]
 source = "text"
 path = "reference.csv"
+[deployment]
+insecure = true
 """
 
 
@@ -488,7 +502,8 @@ def test_texts_are_hashed_at_their_center(tmp_path, monkeypatch, quick) -> None:
     path, center = tmp_path / "texts.toml", tmp_path / "center.toml"
     path.write_text(TEXTS)
     center.write_text(
-        'name = "Bonn"\nstate = "state"\nspace = "kind"\n[spaces]\nkind = ["card", "flight"]\n'
+        'name = "Bonn"\nstate = "state"\nspace = "kind"\nallow = ["built-in", "fedmt_toy:network"]\n'
+        '[spaces]\nkind = ["card", "flight"]\n'
         '[data]\nsource = "text"\npath = "Bonn.csv"\n'
     )
     run(load_config(path), tmp_path / "local")
@@ -1209,7 +1224,7 @@ def test_a_center_that_lost_the_frozen_backbone_is_sent_it_again(make, tmp_path)
         if message.metadata.message_type == "train" and context.node_id == 101:
             calls.append("train")
             if len(calls) == 2:  # before its part of round 2
-                (folder,) = (tmp_path / "state-1").iterdir()
+                (folder,) = (path for path in (tmp_path / "state-1").iterdir() if path.is_dir())
                 shutil.rmtree(folder)
         return center_app.app(message, context)
 

@@ -22,6 +22,8 @@ def dump_config(config: Config) -> str:
         del plain["metrics"]  # likewise
     del plain["keep_checkpoints"]  # how much is kept may change when a run goes on
     plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
+    for center in plain.get("centers", ()):
+        center.pop("key", None)  # who may speak for a center may change, too
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
     wire = plain.pop("deployment", {}).get("wire", "float32")
     if wire != "float32":

@@ -88,12 +88,14 @@ class DeploymentSpec(Section):
     min_centers: a round with fewer answers stops the run. wait: seconds for the centers to connect before the
     first round. timeout: seconds for an answer; a later one is left out of its round. wire: how weight
     matrices travel; 'bfloat16' is half the bytes, and not the same to the bit.
+    insecure: whether any node may use any center's name. Otherwise every center has a key.
     """
 
     min_centers: int = Field(1, ge=1)
     wait: float = Field(600.0, gt=0)
     timeout: float = Field(3600.0, gt=0)
     wire: Literal["float32", "bfloat16"] = "float32"
+    insecure: bool = False
 
 
 class Config(Section):

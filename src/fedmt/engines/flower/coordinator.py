@@ -10,6 +10,7 @@ has local layers of its own (`layers`), and what its config allows it to send of
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from fedmt.aggregation import Combined, Received, Weights, packed
 from fedmt.config import DeploymentSpec
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError, listed
+from fedmt.core.escaping import escaped
 from fedmt.data.member import Member
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.answers import (
@@ -36,6 +38,7 @@ from fedmt.engines.flower.answers import (
 )
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.roll import Answer, Roll
+from fedmt.engines.flower.trail import Trail, versions
 from fedmt.engines.local import NOT_FINITE, LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
@@ -47,12 +50,15 @@ log = logging.getLogger("flwr")
 @dataclass
 class FlowerEngine(LocalEngine):
     """federation: its centers are `elsewhere`. history: how many rounds back a
-    run may have to begin again, which is how far back centers remember."""
+    run may have to begin again, which is how far back centers remember. keys: by center, the fingerprint of
+    its key; empty where any node may use any name. trail: the coordinator's audit log."""
 
     grid: Grid = field(kw_only=True)
     plan: Plan = field(kw_only=True)
     deployment: DeploymentSpec = field(kw_only=True)
     history: int = field(kw_only=True)
+    keys: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    trail: Trail = field(kw_only=True, default_factory=lambda: Trail(None))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +80,15 @@ class FlowerEngine(LocalEngine):
         # A center needs the frozen network once; it keeps it, and the features that it makes with it.
         encoded = self.federation.encoded
         once = {} if encoded is None else {"frozen": wire.to_bytes(encoded.network.state_dict())}
-        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once)
+        self.trail.write(
+            "began",
+            run=run,
+            versions=versions(),
+            keys=dict(self.keys),
+            deployment=self.deployment.model_dump(mode="json"),
+            plan=hashlib.sha256(json.dumps(self._plan, sort_keys=True).encode()).hexdigest(),
+        )
+        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once, self.keys, self.trail)
         if self.method.schedule.centers_train:
             self.roll.call({"plan": self._plan}, self.deployment.wait, self._needed(len(self._spaces)))
 
@@ -150,10 +164,11 @@ class FlowerEngine(LocalEngine):
                     losses = losses or record.get("losses", {})
                     if "losses" in record and record["losses"].keys() != losses.keys():
                         del record["losses"]  # they are averaged by name
-                except (LeftOut, FedmtError) as error:
-                    failed[name] = str(error)
-                    records[name] = {"left_out": str(error)}
-                    log.warning("Round %s: center '%s' is left out: %s.", number, name, error)
+                except Exception as error:  # whatever an answer can do wrong, it costs that center alone
+                    failed[name] = why = _reason(error)
+                    records[name] = {"left_out": why}
+                    log.warning("Round %s: center '%s' is left out: %s.", number, name, why)
+                    self.trail.write("left out", center=name, round=number, why=why)
                     self._holds.pop(name, None)
                     if answer.facts.get("lost"):
                         kept.pop(name, None)  # it begins anew from what it is sent next
@@ -257,9 +272,9 @@ class FlowerEngine(LocalEngine):
         shared = self._shared(center, answer.tensors("shared"))
         added = False
         if "abstained" in facts:
-            record["abstained"] = str(facts["abstained"])
+            record["abstained"] = escaped(facts["abstained"])
         elif "left_out" in facts:
-            record["left_out"] = str(facts["left_out"])
+            record["left_out"] = escaped(facts["left_out"])
         else:
             self._fits(center, update)
             variances_stay_positive(updates.model, update)
@@ -353,9 +368,18 @@ class FlowerEngine(LocalEngine):
                 samples = samples_of(answer.facts, self._sizes.get(name))
                 parts.append((samples, {k: v.to(self.device) for k, v in found.items()}))
                 self._holds[name] = labels[name]
-            except (LeftOut, FedmtError) as error:
-                self._unmeasured[name] = str(error)
+            except Exception as error:  # as above
+                self._unmeasured[name] = why = _reason(error)
                 log.warning(
-                    "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, error
+                    "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, why
                 )
+                self.trail.write("left out of the statistics", center=name, round=self._number, why=why)
         return parts
+
+
+def _reason(error: Exception) -> str:
+    """Why an answer does not count, in printable characters."""
+    if isinstance(error, LeftOut | FedmtError):
+        return escaped(error).rstrip(".")
+    log.error("An answer could not be taken.", exc_info=error)
+    return f"its answer cannot be taken ({type(error).__name__})"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from fedmt.config import (
     Config,
@@ -22,6 +23,7 @@ from fedmt.config import (
     build_method,
     build_strategy,
     build_transforms,
+    center_keys,
     freeze,
     load_config,
     starting_model,
@@ -30,6 +32,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.plan import Plan
+from fedmt.engines.flower.trail import Trail
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.runs.folder import write_atomically
@@ -53,6 +56,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:
     federation, notes = build_federation(config, at_hand=False)
+    # In Flower's simulation all nodes are this machine, and none has a key.
+    simulated = isinstance(grid, InMemoryGrid)
+    keys = {} if simulated else center_keys(config, [m.name for m in federation.roster.members])
     device = pick_device(config.device)
     federation = freeze(config, federation, device)
     engine = FlowerEngine(
@@ -70,6 +76,8 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         plan=Plan.of(config, federation),
         deployment=config.deployment or DeploymentSpec.model_validate({}),
         history=config.keep_checkpoints * config.checkpoint_every,
+        keys=keys,
+        trail=Trail(out),
     )
     run_engine(config, engine, out, True, Log(out), notes)
 

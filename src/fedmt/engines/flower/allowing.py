@@ -1,0 +1,64 @@
+"""What a coordinator's plan may name: a center does not run what it did not allow.
+
+A plan names a method, a strategy, an estimator, an input and a network. Each may be 'package.module:Name',
+which would be imported and called. A center's file lists the names that it allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from fedmt.aggregation import STRATEGIES
+from fedmt.backbones import BACKBONES
+from fedmt.backbones.timm import PREFIX as TIMM
+from fedmt.core.errors import cut
+from fedmt.core.escaping import escaped
+from fedmt.core.registry import NotAllowed
+from fedmt.estimators import ESTIMATORS
+from fedmt.inputs import INPUTS
+from fedmt.methods import METHODS
+
+BUILT_IN = "built-in"
+REGISTRIES = (METHODS, STRATEGIES, ESTIMATORS, INPUTS, BACKBONES)
+
+
+def built_in_names() -> list[str]:
+    return [name for registry in REGISTRIES for name in registry]
+
+
+def named(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every (place, name) of a plan, as it came, that would be looked up."""
+    config, frozen = plan.get("config"), plan.get("frozen")
+    places = {
+        "input": (config, ("input",)),
+        "method.name": (config, ("method", "name")),
+        "method.estimator": (config, ("method", "estimator")),
+        "aggregation.name": (config, ("aggregation", "name")),
+        "model.backbone": (config, ("model", "backbone")),
+        "model.head": (config, ("model", "head")),
+        "samples": (plan, ("input", "name")),
+        "frozen.backbone": (frozen, ("backbone",)),
+        "frozen.input": (frozen, ("input", "name")),
+    }
+    for place, (table, keys) in places.items():
+        value: Any = table
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str):
+            yield place, value
+
+
+def check_names(plan: Mapping[str, Any], allow: Collection[str]) -> None:
+    """Refuses a plan that names what the center does not allow, with all of it."""
+    known = frozenset(built_in_names()) if BUILT_IN in allow else frozenset()
+    refused = [
+        f"{place} = '{escaped(name, 80)}'"
+        for place, name in named(plan)
+        if name not in allow and name not in known and not (known and name.startswith(TIMM))
+    ]
+    if refused:
+        raise NotAllowed(
+            f"its center.toml does not allow {cut(refused, 5)}; whoever runs the center may add "
+            f"{'it' if len(refused) == 1 else 'them'} to `allow` there"
+        )
