@@ -25,9 +25,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedmt.privacy.masking.center import Ledger, MaskingCenter
-from fedmt.privacy.masking.coordinator import MaskedSum, usual_threshold
+from fedmt.privacy.masking.coordinator import MaskedSum
 from fedmt.privacy.masking.fixed_point import Entry, Layout
 from fedmt.privacy.masking.masks import Context
+from fedmt.privacy.masking.terms import usual_threshold
 
 RUN = "0123456789abcdef"
 

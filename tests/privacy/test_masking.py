@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from fedmt.privacy.masking.agreement import Announcement, Refused
 from fedmt.privacy.masking.center import Ledger, Masked, MaskingCenter
-from fedmt.privacy.masking.coordinator import Lost, MaskedSum, usual_threshold
+from fedmt.privacy.masking.coordinator import Lost, MaskedSum
 from fedmt.privacy.masking.fixed_point import Entry, Layout, NotASum
 from fedmt.privacy.masking.masks import Context, add_mask
 from fedmt.privacy.masking.statements import MaskRequest, Revealed, RevealRequest
+from fedmt.privacy.masking.terms import usual_threshold
 
 RUN = "0123456789abcdef"
 NAMES = ("Berlin", "Genoa", "Lyon", "Porto", "Turin")

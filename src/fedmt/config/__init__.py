@@ -9,6 +9,7 @@ building.py    from a config to the method, the strategy, the federation and the
 describing.py  the other way: a federation of arrays in memory as the tables of a config
 freezing.py    the federation through a frozen network
 dumping.py     the resolved config, as a run folder keeps it
+summing.py     secure aggregation: on which terms, and what it excludes
 identity.py    which key each center of a run between machines must have
 """
 
@@ -31,6 +32,7 @@ from fedmt.config.freezing import freeze
 from fedmt.config.identity import center_keys
 from fedmt.config.parsing import load_config, override, parse_config, read_toml
 from fedmt.config.schema import Config, DeploymentSpec, ModelSpec, config_class
+from fedmt.config.summing import build_summing
 
 __all__ = [
     "Config",
@@ -43,6 +45,7 @@ __all__ = [
     "build_model",
     "build_network",
     "build_strategy",
+    "build_summing",
     "build_transforms",
     "center_keys",
     "config_class",

@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from fedmt.aggregation import DEFAULT_GUARD, GUARDS, Guard, Strategy, Transform
+from fedmt.aggregation import DEFAULT_GUARD, GUARDS, Guard, NoGuard, Strategy, Transform
 from fedmt.aggregation.transforms import TransformSpec
 from fedmt.backbones import Classifier, build, find_backbone
 from fedmt.backbones.given import PREFIX
@@ -55,7 +55,7 @@ def build_guard(config: Config) -> Guard:
 
     `aggregation.guard` is a name, or a table with a name and options.
     """
-    given = config.aggregation.get(GUARD, DEFAULT_GUARD)
+    given = config.aggregation.get(GUARD, NoGuard.name if config.sums_only else DEFAULT_GUARD)
     if not isinstance(given, str | dict):
         raise FedmtError(
             f"aggregation.guard: {given!r} given, expected a name or a table with a name and its options. "

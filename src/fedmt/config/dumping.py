@@ -25,9 +25,12 @@ def dump_config(config: Config) -> str:
     for center in plain.get("centers", ()):
         center.pop("key", None)  # who may speak for a center may change, too
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
-    wire = plain.pop("deployment", {}).get("wire", "float32")
-    if wire != "float32":
-        plain["deployment"] = {"wire": wire}
+    deployment = plain.pop("deployment", {})
+    fixed = ["wire"] if deployment.get("wire", "float32") != "float32" else []
+    if deployment.get("secure_aggregation"):
+        fixed += ["secure_aggregation", "max_samples"]
+    if fixed:
+        plain["deployment"] = {key: deployment[key] for key in fixed}
     return tomli_w.dumps(plain)
 
 

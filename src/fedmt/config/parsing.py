@@ -19,6 +19,7 @@ from fedmt.config.building import GUARD, build_guard, build_method, build_named,
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED, Config, config_class, find_input
+from fedmt.config.summing import check_sums_suffice
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.registry import option_names, own_tables
 from fedmt.data.sources import find_source
@@ -91,6 +92,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         build_method(config).check_strategy(build_strategy(config))
         prefix = ("aggregation", GUARD)
         build_guard(config)
+        check_sums_suffice(config)
         enter(config.metrics, "metrics")
         _check_frozen(config)
         for key, spec in _sources(config):

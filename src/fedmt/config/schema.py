@@ -83,12 +83,16 @@ class ModelSpec(Section):
 
 
 class DeploymentSpec(Section):
-    """Of a run over Flower, whose centers are on other machines; the local engine reads none of it.
+    """Of a run over Flower, whose centers are on other machines. Of it, the local engine reads only what
+    concerns secure aggregation.
 
     min_centers: a round with fewer answers stops the run. wait: seconds for the centers to connect before the
     first round. timeout: seconds for an answer; a later one is left out of its round. wire: how weight
     matrices travel; 'bfloat16' is half the bytes, and not the same to the bit.
     insecure: whether any node may use any center's name. Otherwise every center has a key.
+    secure_aggregation: the coordinator learns the sum of the updates alone. threshold: the fewest centers in
+    a sum (not set: two thirds of them). max_samples: no center has more. A center's weight in a sum is a
+    share of it, so a value that is far too large costs precision.
     """
 
     min_centers: int = Field(1, ge=1)
@@ -96,6 +100,9 @@ class DeploymentSpec(Section):
     timeout: float = Field(3600.0, gt=0)
     wire: Literal["float32", "bfloat16"] = "float32"
     insecure: bool = False
+    secure_aggregation: bool = False
+    threshold: int | None = Field(None, ge=2)
+    max_samples: int = Field(65_536, ge=1, le=2**24)
 
 
 class Config(Section):
@@ -146,6 +153,11 @@ class Config(Section):
     def __reduce__(self) -> tuple[Any, ...]:
         """Its class is made when it is read, so pickle finds it by the input."""
         return _restored, (self.input, self.model.freeze, self.__getstate__())
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether the coordinator is to learn nothing but sums."""
+        return self.deployment is not None and self.deployment.secure_aggregation
 
     @property
     def options(self) -> Section:

@@ -42,6 +42,16 @@ CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
 """A CSV file, or a table `{wanted class = "class"}` or `{wanted class = {class = probability}}`."""
 
 
+def fingerprint_at(where: str, key: str) -> str:
+    """A fingerprint as it was given; refuses what is none."""
+    if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", key):
+        raise FedmtError(
+            f"{where}: {key!r} given, expected the fingerprint of a public key, 'SHA256:' and 43 characters, "
+            "as `ssh-keygen -lf berlin.pub` prints it."
+        )
+    return key
+
+
 class CenterSpec(SourceSpec):
     """A center: a source, the space it labels in (none: it has no labels), and its correspondence.
 
@@ -56,12 +66,7 @@ class CenterSpec(SourceSpec):
     @field_validator("key")
     @classmethod
     def _fingerprint(cls, key: str | None) -> str | None:
-        if key is not None and not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", key):
-            raise FedmtError(
-                f"centers.key: {key!r} given, expected the fingerprint of a public key, 'SHA256:' and 43 "
-                "characters, as `ssh-keygen -lf berlin.pub` prints it."
-            )
-        return key
+        return None if key is None else fingerprint_at("centers.key", key)
 
 
 class ReferenceSpec(SourceSpec):

@@ -36,8 +36,14 @@ from fedmt.engines.randomness import absent_centers, random_numbers
 from fedmt.engines.scoring import scores_of
 from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State
+from fedmt.engines.summing import SummedStatistics, SummedUpdates, check_terms, moment_layout, update_layout
 from fedmt.engines.testing import Tested, answered, measured
 from fedmt.methods.base import Method, Tensors
+from fedmt.privacy.masking.fixed_point import Layout
+from fedmt.privacy.masking.terms import Summing
+
+Updates = Received | SummedUpdates
+"""What the updates of a round go into."""
 
 NOT_FINITE = "its update has NaN or Inf in it"
 
@@ -53,6 +59,7 @@ class LocalEngine:
         centers train one after the other, step by step: the reference for every faster way.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
+    summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
     """
 
     federation: Federation
@@ -66,6 +73,7 @@ class LocalEngine:
     on_center: Callable[[int, str], None] = lambda round, name: None
     transforms: tuple[Transform, ...] = ()
     guard: Guard = field(default_factory=Clip)
+    summing: Summing | None = None
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
@@ -84,6 +92,9 @@ class LocalEngine:
         here = self.federation.centers if self.method.schedule.centers_train else ()
         reference = self.federation.reference
         self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
+        self._clipped = 0
+        if self.summing is not None:
+            check_terms(self.summing, self.federation, self.method.training.participation)
         self._urgent: torch.cuda.Stream | None = None
         if self._fleet is not None and self.device.type == "cuda":
             self._urgent = torch.cuda.Stream(self.device, priority=-1)
@@ -111,7 +122,7 @@ class LocalEngine:
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = before.round + 1
-        updates = Received(self.strategy, self.guard, before.weights)
+        updates = self._updates(before)
         outcomes: dict[str, Outcome] = {}
         absent = self._absent(number)
         centers = self.federation.centers if self.method.schedule.centers_train else ()
@@ -130,10 +141,24 @@ class LocalEngine:
         }
         return self._close(before, updates, kept, records, absent)
 
+    def _updates(self, before: State) -> Updates:
+        """What the updates of a round go into."""
+        if self.summing is None:
+            return Received(self.strategy, self.guard, before.weights)
+        return SummedUpdates(self._update_layout(before, self.summing), self.device)
+
+    def _update_layout(self, before: State, summing: Summing) -> Layout:
+        weights, by_samples = before.weights, self.method.training.weights == "samples"
+        site, everyone = self.site, len(self.federation.roster.members) + 1
+        corrects = self.strategy.corrects
+        return update_layout(
+            summing, weights, self._parameters, site.local, site.heads, corrects, by_samples, everyone
+        )
+
     def _close(
         self,
         before: State,
-        updates: Received,
+        updates: Updates,
         kept: dict[str, Tensors],
         records: dict[str, Record],
         absent: Mapping[str, str],
@@ -164,6 +189,7 @@ class LocalEngine:
             root = self._root(before)
         with self._clock.phase("aggregate"):
             combined = updates.combine(root)
+            self._clipped = updates.clipped if isinstance(updates, SummedUpdates) else 0
             self._judge(combined, before, kept, records)
             share = self._participation(combined.counts)
             weights, server = self.strategy.aggregate(
@@ -230,14 +256,14 @@ class LocalEngine:
             if name in before.kept:
                 kept[name] = dict(before.kept[name])
 
-    def _average(self, center: Center, outcome: Outcome, updates: Received, number: int) -> None:
+    def _average(self, center: Center, outcome: Outcome, updates: Updates, number: int) -> None:
         """Adds a center's update to the others, if it has one."""
         if outcome.update is not None:
             weight = len(center) if self.method.training.weights == "samples" else 1.0
             if not self._add(center.name, outcome.update, weight, updates, number):
                 outcome.record["left_out"] = NOT_FINITE
 
-    def _add(self, name: str, update: Weights, weight: float, updates: Received, number: int) -> bool:
+    def _add(self, name: str, update: Weights, weight: float, updates: Updates, number: int) -> bool:
         """Adds a received update, after the transforms; False where it is not finite, and does not count."""
         with self._clock.phase("aggregate"):
             rng = random_numbers(self.seed, number, f"received from {name}")
@@ -289,7 +315,19 @@ class LocalEngine:
             if mode == "static" and self.method.schedule.centers_train:
                 centers += [c for c in self.federation.centers if c.name not in absent]
             parts = ((float(len(c)), self.trainer.statistics(c.values)) for c in centers)
-            self.trainer.set_statistics(static_bn.pool(parts))
+            if self.summing is None or mode != "static":
+                self.trainer.set_statistics(static_bn.pool(parts))
+                return
+            total: SummedStatistics | None = None
+            for samples, found in parts:
+                total = total or self._summed_statistics(found, self.summing)
+                total.add(int(samples), found)
+            if total is not None:
+                self.trainer.set_statistics(total.result())
+
+    def _summed_statistics(self, own: static_bn.Statistics, summing: Summing) -> SummedStatistics:
+        """own: those of the reference center, which say how large the others may be."""
+        return SummedStatistics(moment_layout(summing, own, len(self.federation.roster.members) + 1))
 
     def _absent(self, number: int) -> dict[str, str]:
         names = [m.name for m in self.federation.roster.members]
@@ -314,6 +352,8 @@ class LocalEngine:
         trained = [c["losses"] for c in centers.values() if "losses" in c]
         if trained:
             record["losses"] = {k: sum(c[k] for c in trained) / len(trained) for k in trained[0]}
+        if self._clipped:
+            record["clipped_entries"] = self._clipped
         record["centers"] = centers
         record["seconds"] = {k: round(v, 4) for k, v in self._clock.seconds.items()}
         return record

@@ -18,6 +18,7 @@ from fedmt.config import (
     build_guard,
     build_method,
     build_strategy,
+    build_summing,
     build_transforms,
     dump_config,
     freeze,
@@ -200,6 +201,7 @@ def build_engine(
         precision=config.precision,
         strategy=build_strategy(config),
         guard=build_guard(config),
+        summing=build_summing(config, len(federation.roster.members)),
         transforms=build_transforms(config),
         graphs=config.graphs,
     )

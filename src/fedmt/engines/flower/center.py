@@ -1,7 +1,7 @@
 """A center's side, Flower's ClientApp: it checks a plan, trains, measures statistics.
 
-What leaves it is said in `_check`, `_train`, `_statistics` and `_said`, and nowhere else. Errors go to its own
-log in full; the coordinator learns of them without file names or labels.
+What leaves it is said in `_check`, `_train`, `_statistics`, `_reveal` and `_said`, and nowhere else. Errors
+go to its own log in full; the coordinator learns of them without file names or labels.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.identity import signed
 from fedmt.engines.flower.keys import Key, fingerprint
+from fedmt.engines.flower.masked import Masking
 from fedmt.engines.flower.memory import Lost, Memory, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.settings import CenterFile, CenterSettings
 from fedmt.engines.flower.trail import Trail, described, versions
 from fedmt.engines.site import Outcome, Site
+from fedmt.engines.summing import arrays, moments
 
 log = logging.getLogger("flwr")
 
@@ -98,6 +100,7 @@ def find_settings(context: Context) -> CenterSettings:
         share_correspondence=True,
         share_metrics=True,
         share_prior=True,
+        threshold=None,
     )
     return CenterSettings(file, str(path), simulated=True)
 
@@ -112,6 +115,12 @@ def check(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """A center's part of a round: its update leaves it, or that it abstained."""
     return _guarded(_train, message, context)
+
+
+@app.query("reveal")
+def reveal(message: Message, context: Context) -> Message:
+    """With secure aggregation: the seeds that take the masks off a sum."""
+    return _guarded(_reveal, message, context)
 
 
 @app.query("statistics")
@@ -178,7 +187,12 @@ def _check(task: Task) -> Message:
                 _unchanged(task, center)
                 _site(task, plan)
                 facts["shape"] = list(center.input.shape)
-                if plan.config.training.weights == "samples" or plan.config.training.batch_norm == "static":
+                training = plan.config.training
+                if masking := _masking(task):
+                    if len(center) > int(task.facts["masking"]["max_samples"]):
+                        raise Unable("it has more samples than the coordinator's deployment.max_samples")
+                    facts["masking"] = masking.announcement()
+                elif training.weights == "samples" or training.batch_norm == "static":
                     facts["samples"] = len(center)  # it counts by them in a mean, from here on
                 if plan.frozen is not None:
                     task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
@@ -200,6 +214,17 @@ def _train(task: Task) -> Message:
     shared = task.tensors("shared")
     outcome = site.center_round(center, weights, task.tensors("server"), {**kept, **shared}, number)
     memory.save(number, outcome.kept, int(facts["keep_from"]))
+    if masking := _masking(task):
+        # Nothing of the round but this, and what the center's file lets out: not even whether it abstained.
+        for key in ("abstained", "left_out"):
+            if key in outcome.record:
+                log.info("Round %s: %s.", number, outcome.record[key])
+        weight = len(center) if plan.config.training.weights == "samples" else 1
+        values = None if outcome.update is None else arrays(outcome.update)
+        tensors = {"masked": masking.masked(facts["masking"], number, "update", values, weight)}
+        if own := _shareable(outcome, file, len(center)):
+            tensors["shared"] = wire.to_bytes(own)
+        return _reply(task, {}, **tensors)
     answer: dict[str, Any] = {}
     for key in ("abstained", "left_out"):
         if key in outcome.record:
@@ -208,7 +233,7 @@ def _train(task: Task) -> Message:
         answer["metrics"] = {k: v for k, v in outcome.record.items() if k not in answer}
     if plan.config.training.weights == "samples":
         answer["samples"] = len(center)
-    tensors: dict[str, bytes] = {}
+    tensors = {}
     if outcome.update is not None:
         tensors["update"] = wire.to_bytes(wire.rounded(outcome.update, facts["wire"]))
     if own := _shareable(outcome, file, len(center)):
@@ -225,7 +250,28 @@ def _statistics(task: Task) -> Message:
     task.memory.receive(task.tensors("weights"), str(task.facts["label"]))
     site.trainer.load(weights)
     found = site.trainer.statistics(center.values)
+    if masking := _masking(task):
+        number = int(task.facts["round"])
+        data = masking.masked(task.facts["masking"], number, "statistics", moments(found), len(center))
+        return _reply(task, {}, masked=data)
     return _reply(task, {"samples": len(center)}, statistics=wire.to_bytes(found))
+
+
+def _reveal(task: Task) -> Message:
+    masking = Masking(task.settings, task.memory, str(task.facts["run"]), task.key)
+    return _reply(task, {"revealed": masking.revealed(str(task.facts["reveal"]))})
+
+
+def _masking(task: Task) -> Masking | None:
+    """How the center masks what it sends; None where it is not asked to, and its own file does not insist."""
+    file = task.settings.file
+    if "masking" not in task.facts:
+        if file.peers:
+            raise Unable("its center.toml has [peers], so it sends masked updates alone; none were asked for")
+        return None
+    if file.share_metrics and not task.settings.simulated:
+        raise Unable("its center.toml has share_metrics = true, which secure aggregation excludes")
+    return Masking(task.settings, task.memory, str(task.facts["run"]), task.key)
 
 
 def _site(task: Task, plan: Plan) -> Site:

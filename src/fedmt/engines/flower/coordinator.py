@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -63,6 +64,8 @@ class FlowerEngine(LocalEngine):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._plan = self.plan.to_json()
+        self._checked_with: dict[str, Any] = {"plan": self._plan}
+        """What every node is told in its check."""
         self._shape = shape_digest(self.model)
         self._spaces = {c.name: c.space for c in self.federation.roster.members}
         self._shares: dict[str, bool] = {}
@@ -90,7 +93,7 @@ class FlowerEngine(LocalEngine):
         )
         self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once, self.keys, self.trail)
         if self.method.schedule.centers_train:
-            self.roll.call({"plan": self._plan}, self.deployment.wait, self._needed(len(self._spaces)))
+            self.roll.call(self._checked_with, self.deployment.wait, self._needed(len(self._spaces)))
 
     def _needed(self, asked: int) -> int:
         return min(self.deployment.min_centers, asked)
@@ -122,7 +125,8 @@ class FlowerEngine(LocalEngine):
             return f"its {word}s have shape {facts.get('shape')}, expected {shape}"
         self._shares[name] = bool(facts.get("shares"))
         training = self.method.training
-        if training.weights == "samples" or training.batch_norm == "static":
+        counted = training.weights == "samples" or training.batch_norm == "static"
+        if counted and self.summing is None:
             try:
                 self._sizes[name] = int(samples_of(facts, self._sizes.get(name)))
             except LeftOut as error:
@@ -146,7 +150,7 @@ class FlowerEngine(LocalEngine):
         failed = self._failed = {}
         losses: dict[str, float] = {}
         if self.method.schedule.centers_train:
-            self.roll.update({"plan": self._plan})
+            self.roll.update(self._checked_with)
             with self._clock.phase("send"):
                 messages = self._messages(before, number, present)
             answers = self.roll.ask("train", number, messages, self.deployment.timeout)
@@ -165,7 +169,7 @@ class FlowerEngine(LocalEngine):
                     if "losses" in record and record["losses"].keys() != losses.keys():
                         del record["losses"]  # they are averaged by name
                 except Exception as error:  # whatever an answer can do wrong, it costs that center alone
-                    failed[name] = why = _reason(error)
+                    failed[name] = why = reason(error)
                     records[name] = {"left_out": why}
                     log.warning("Round %s: center '%s' is left out: %s.", number, name, why)
                     self.trail.write("left out", center=name, round=number, why=why)
@@ -345,18 +349,7 @@ class FlowerEngine(LocalEngine):
         own: the reference center's, which the others are compared with.
         """
         self._sent, self._holds, self._unmeasured = weights, {}, {}
-        made: dict[frozenset[str], bytes] = {}
-        labels, messages = {}, {}
-        for center in centers:
-            names = self._travels(center)
-            if names not in made:
-                plain = {k: v for k, v in weights.items() if k in names}
-                made[names] = wire.to_bytes(wire.rounded(plain, self.deployment.wire))
-            data = made[names]
-            labels[center.name] = hashlib.blake2b(data, digest_size=16).hexdigest()
-            facts = {**self._facts(self._number), "base": None, "label": labels[center.name]}
-            messages[center.name] = wire.message(facts, weights=data)
-        made.clear()
+        labels, messages = self._statistics_messages(weights, centers)
         parts = []
         for name, answer in self.roll.ask(
             "query.statistics", self._number, messages, self.deployment.timeout
@@ -369,15 +362,32 @@ class FlowerEngine(LocalEngine):
                 parts.append((samples, {k: v.to(self.device) for k, v in found.items()}))
                 self._holds[name] = labels[name]
             except Exception as error:  # as above
-                self._unmeasured[name] = why = _reason(error)
+                self._unmeasured[name] = why = reason(error)
                 log.warning(
                     "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, why
                 )
                 self.trail.write("left out of the statistics", center=name, round=self._number, why=why)
         return parts
 
+    def _statistics_messages(
+        self, weights: Weights, centers: Collection[Member]
+    ) -> tuple[dict[str, str], dict[str, RecordDict]]:
+        """By center, the label under which it is to hold the model, and its message."""
+        made: dict[frozenset[str], bytes] = {}
+        labels, messages = {}, {}
+        for center in centers:
+            names = self._travels(center)
+            if names not in made:
+                plain = {k: v for k, v in weights.items() if k in names}
+                made[names] = wire.to_bytes(wire.rounded(plain, self.deployment.wire))
+            data = made[names]
+            labels[center.name] = hashlib.blake2b(data, digest_size=16).hexdigest()
+            facts = {**self._facts(self._number), "base": None, "label": labels[center.name]}
+            messages[center.name] = wire.message(facts, weights=data)
+        return labels, messages
 
-def _reason(error: Exception) -> str:
+
+def reason(error: Exception) -> str:
     """Why an answer does not count, in printable characters."""
     if isinstance(error, LeftOut | FedmtError):
         return escaped(error).rstrip(".")

@@ -22,6 +22,7 @@ from fedmt.config import (
     build_guard,
     build_method,
     build_strategy,
+    build_summing,
     build_transforms,
     center_keys,
     freeze,
@@ -32,6 +33,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.plan import Plan
+from fedmt.engines.flower.summed import SummedFlowerEngine
 from fedmt.engines.flower.trail import Trail
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
@@ -61,7 +63,8 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
     keys = {} if simulated else center_keys(config, [m.name for m in federation.roster.members])
     device = pick_device(config.device)
     federation = freeze(config, federation, device)
-    engine = FlowerEngine(
+    kind = SummedFlowerEngine if config.sums_only else FlowerEngine
+    engine = kind(
         federation,
         build_method(config),
         starting_model(config, federation),
@@ -70,6 +73,7 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         precision=config.precision,
         strategy=build_strategy(config),
         guard=build_guard(config),
+        summing=build_summing(config, len(federation.roster.members)),
         graphs=config.graphs,
         transforms=build_transforms(config),
         grid=grid,

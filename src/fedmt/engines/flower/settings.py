@@ -21,7 +21,7 @@ from fedmt.core.section import ConfigPath, Section
 from fedmt.data.center import Center
 from fedmt.data.loading import Vocabulary, load_center
 from fedmt.data.sources import SOURCES
-from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec
+from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec, fingerprint_at
 from fedmt.engines.flower.allowing import BUILT_IN, built_in_names, check_names
 from fedmt.engines.flower.keys import Key, read_private_key
 from fedmt.engines.flower.plan import Plan
@@ -39,6 +39,9 @@ class CenterFile(Section):
     wanted classes are may, and its number of samples with it.
     device: where it trains ('auto', 'cpu', 'cuda', 'cuda:1').
     key: the file of the private key that its SuperNode is started with; its answers are signed with it.
+    peers: by name, the fingerprints of the other centers' keys. With them, the center sends masked updates
+    alone (secure aggregation), and only in sums with these centers. threshold: the fewest centers in such a
+    sum (not set: more than half).
     allow: what a coordinator's plan may name: 'built-in' for all that come with fedmt, or single names of
     methods, strategies, networks and the like, 'package.module:Name' of code on this machine among them.
     """
@@ -55,6 +58,8 @@ class CenterFile(Section):
     share_prior: bool = False
     device: str = "auto"
     key: ConfigPath | None = None
+    peers: dict[str, str] = Field(default_factory=dict)
+    threshold: int | None = Field(None, ge=2)
     allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
 
 
@@ -77,6 +82,14 @@ class CenterSettings:
             raise FedmtError(f"{path}: expected either [data] or `federation`.")
         if file.data is not None:
             SOURCES.find(file.data.source, f"{Origin(path, text).place('data', 'source')}data.source")
+        for name, peer in file.peers.items():
+            fingerprint_at(f"{path}: peers.{name}", peer)
+        everyone = len({*file.peers, file.name})
+        if file.threshold is not None and not everyone / 2 < file.threshold <= everyone:
+            raise FedmtError(
+                f"{path}: threshold: {file.threshold} given, expected more than half of the {everyone} "
+                "centers that [peers] and this one are, and no more than all of them."
+            )
         known = (BUILT_IN, *built_in_names())
         odd = [name for name in file.allow if ":" not in name and name not in known]
         if odd:

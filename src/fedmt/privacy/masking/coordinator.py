@@ -13,18 +13,13 @@ from Crypto.Protocol.SecretSharing import Shamir
 from fedmt.core.errors import listed
 from fedmt.privacy.masking.agreement import Announcements, Refused
 from fedmt.privacy.masking.center import DIGEST, SEALED, Masked, digest
-from fedmt.privacy.masking.fixed_point import Layout, Mean, NotASum
+from fedmt.privacy.masking.fixed_point import Layout, Mean, NotASum, Vector
 from fedmt.privacy.masking.masks import SEED, Context, add_mask
 from fedmt.privacy.masking.statements import MaskRequest, Revealed, RevealRequest
 
 
 class Lost(Exception):
     """Why there is no sum."""
-
-
-def usual_threshold(centers: int) -> int:
-    """Two thirds of the centers, rounded up, and at least two."""
-    return max(2, -(-2 * centers // 3))
 
 
 class MaskedSum:
@@ -95,7 +90,10 @@ class MaskedSum:
         self._revealed[name] = Revealed.from_bytes(answer)
 
     def mean(self) -> Mean:
-        """The sum without its masks, decoded."""
+        return self.layout.decode(self.total(), len(self._dealt))
+
+    def total(self) -> Vector:
+        """The sum without its masks. The first call takes them off."""
         seeds = self._self_seeds()
         pairs = self._pairwise_seeds()
         for seed in seeds.values():
@@ -103,9 +101,10 @@ class MaskedSum:
         for (survivor, vanished), seed in pairs.items():
             add_mask(self._total, seed, -1 if survivor < vanished else 1)
         try:
-            return self.layout.decode(self._total, len(self._dealt))
+            self.layout.check_counts(self._total, len(self._dealt))
         except NotASum as error:
             raise Lost(f"a center revealed a wrong seed: {error}") from None
+        return self._total
 
     def _self_seeds(self) -> dict[str, bytes]:
         seeds = {}

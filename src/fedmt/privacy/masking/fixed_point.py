@@ -172,19 +172,9 @@ class Layout:
             raise FedmtError(f"An update does not have the agreed tensors: {listed([*odd, *missing], 3)}.")
 
     def decode(self, total: Vector, present: int) -> Mean:
-        """The weighted mean out of a sum of `present` vectors.
-
-        The counts in it are redundant. They are compared with each other, so a sum in which a mask is left is
-        found out, but for one chance in 2^32.
-        """
+        """The weighted mean out of a sum of `present` vectors."""
+        counts, weights, clipped = self.check_counts(total, present)
         integers = total.view(self._signed)
-        who, clipped, *counted = (int(v) for v in integers[self.values :])
-        counts, weights = counted[::2], counted[1::2]
-        fits = all(
-            0 <= n <= present and n <= w <= n * self.heaviest for n, w in zip(counts, weights, strict=True)
-        )
-        if who != present or clipped < 0 or not fits:
-            raise NotASum(f"it counts {who} centers where there are {present}")
         means: Arrays = {}
         for entry, place in self._placed():
             if counts[entry.group] == 0:
@@ -199,6 +189,21 @@ class Layout:
             {k: weights[g] for k, g in names.items()},
             clipped,
         )
+
+    def check_counts(self, total: Vector, present: int) -> tuple[list[int], list[int], int]:
+        """By group, how many sent it and the sum of their weights; and how many entries were clipped.
+
+        These counts are redundant. They are compared with each other, so a sum in which a mask is left is
+        found out, but for one chance in 2^32.
+        """
+        who, clipped, *counted = (int(v) for v in total.view(self._signed)[self.values :])
+        counts, weights = counted[::2], counted[1::2]
+        fits = all(
+            0 <= n <= present and n <= w <= n * self.heaviest for n, w in zip(counts, weights, strict=True)
+        )
+        if who != present or clipped < 0 or not fits:
+            raise NotASum(f"it counts {who} centers where there are {present}")
+        return counts, weights, clipped
 
     def to_json(self) -> dict[str, Any]:
         entries = [[e.name, list(e.shape), e.exponent, e.group, e.equal] for e in self.entries]
