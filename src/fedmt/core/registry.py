@@ -106,6 +106,13 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return next(known, place)
 
 
+def value_at(table: Any, *keys: str) -> Any:
+    """What stands in nested tables under these keys, whatever they are; None where there is nothing."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
+
+
 class Named:
     """A class that a config chooses. `name` is for messages: unless the class says it, where it is found."""
 

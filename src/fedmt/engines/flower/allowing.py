@@ -14,12 +14,24 @@ from fedmt.backbones import BACKBONES
 from fedmt.backbones.timm import PREFIX as TIMM
 from fedmt.core.errors import cut
 from fedmt.core.escaping import escaped
-from fedmt.core.registry import NotAllowed
+from fedmt.core.registry import NotAllowed, value_at
 from fedmt.estimators import ESTIMATORS
 from fedmt.inputs import INPUTS
 from fedmt.methods import METHODS
 
 BUILT_IN = "built-in"
+NAMING = (
+    ("config", "input"),
+    ("config", "method", "name"),
+    ("config", "method", "estimator"),
+    ("config", "aggregation", "name"),
+    ("config", "model", "backbone"),
+    ("config", "model", "head"),
+    ("input", "name"),
+    ("frozen", "backbone"),
+    ("frozen", "input", "name"),
+)
+"""Where a plan may name code that is looked up."""
 REGISTRIES = (METHODS, STRATEGIES, ESTIMATORS, INPUTS, BACKBONES)
 
 
@@ -29,24 +41,10 @@ def built_in_names() -> list[str]:
 
 def named(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every (place, name) of a plan, as it came, that would be looked up."""
-    config, frozen = plan.get("config"), plan.get("frozen")
-    places = {
-        "input": (config, ("input",)),
-        "method.name": (config, ("method", "name")),
-        "method.estimator": (config, ("method", "estimator")),
-        "aggregation.name": (config, ("aggregation", "name")),
-        "model.backbone": (config, ("model", "backbone")),
-        "model.head": (config, ("model", "head")),
-        "samples": (plan, ("input", "name")),
-        "frozen.backbone": (frozen, ("backbone",)),
-        "frozen.input": (frozen, ("input", "name")),
-    }
-    for place, (table, keys) in places.items():
-        value: Any = table
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
+    for place in NAMING:
+        value = value_at(plan, *place)
         if isinstance(value, str):
-            yield place, value
+            yield ".".join(place).removeprefix("config."), value
 
 
 def check_names(plan: Mapping[str, Any], allow: Collection[str]) -> None:
