@@ -28,13 +28,13 @@ def audit(
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
     entries, problems = verify(file)
     table = Table()
-    for column in ("entry", "time", "event", "center", "what"):
+    for column in ("entry", "time (UTC)", "event", "center", "what"):
         table.add_column(column, overflow="fold", no_wrap=column in ("entry", "event"))
     for entry in entries:
         center = escaped(entry.get("center") or "", 60)
         table.add_row(
             str(entry["number"]),
-            escaped(entry["time"], 40),
+            escaped(entry["time"][:19]),
             escaped(entry["event"], 40),
             center,
             words(entry),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -172,4 +173,6 @@ def _short(value: Any) -> str:
         )
     if isinstance(value, dict):
         return ", ".join(f"{escaped(k)} = {escaped(v, 80)}" for k, v in value.items())
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value):
+        return f"{value[:12]}…"  # a digest, or an id
     return escaped(value, 200)

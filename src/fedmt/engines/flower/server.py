@@ -30,6 +30,7 @@ from fedmt.config import (
     starting_model,
 )
 from fedmt.core.errors import FedmtError
+from fedmt.core.escaping import escaped
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.plan import Plan
@@ -83,7 +84,14 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         keys=keys,
         trail=Trail(out),
     )
-    run_engine(config, engine, out, True, Log(out), notes)
+    observer = Log(out)
+    try:
+        run_engine(config, engine, out, True, observer, notes)
+    except FedmtError as error:
+        if observer.opened:  # else the folder is another run's, or there is none
+            engine.trail.write("stopped", why=escaped(error))
+        raise
+    engine.trail.write("finished", rounds=observer.rounds)
 
 
 class Log:
@@ -92,9 +100,11 @@ class Log:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.rounds = 0
+        self.opened = False
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         assert isinstance(engine, FlowerEngine)
+        self.opened = True
         self.rounds = engine.method.training.rounds
         for note in notes:
             log.info("Note: %s", note)
