@@ -1,8 +1,8 @@
 """The whole deployment on this machine, with TLS and node authentication: `make demo-deployment`.
 
-Makes the hospitals' folders and throw-away keys, binds each hospital's name to its key, starts a SuperLink,
-nginx before it (where it is installed) and three SuperNodes on loopback, trains, prints the table, and ends
-everything it started. docs/deployment.md has the same commands for real machines.
+Makes the hospitals' folders and throw-away keys, binds each hospital's name to its key, tells the hospitals
+each other's fingerprints, starts a SuperLink, nginx before it (where it is installed) and three SuperNodes on
+loopback, trains with secure aggregation, prints the table, and ends everything it started. docs/deployment.md has the same commands for real machines.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
     for name, key in fingerprints.items():
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nkey = "{key}"\n')
     federation.write_text(text)
+    for name in CENTERS:
+        # In earnest the hospitals exchange fingerprints among themselves: the coordinator must not choose them.
+        peers = "".join(f'{peer} = "{key}"\n' for peer, key in fingerprints.items() if peer != name)
+        with (out / name.lower() / "center.toml").open("a") as file:
+            file.write(f"\n[peers]\n{peers}")
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     folder = out / "coordinator" / "run"
     with Deployment(out, out / "keys") as machines:
