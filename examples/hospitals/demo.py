@@ -2,7 +2,8 @@
 
 Makes the hospitals' folders and throw-away keys, binds each hospital's name to its key, tells the hospitals
 each other's fingerprints, starts a SuperLink, nginx before it (where it is installed) and three SuperNodes on
-loopback, trains with secure aggregation, prints the table, and ends everything it started. docs/deployment.md has the same commands for real machines.
+loopback, trains with secure aggregation, prints the table, and ends everything it started. docs/deployment.md
+has the same commands for real machines.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nkey = "{key}"\n')
     federation.write_text(text)
     for name in CENTERS:
-        # In earnest the hospitals exchange fingerprints among themselves: the coordinator must not choose them.
+        # In earnest the hospitals tell each other their fingerprints: the coordinator must not choose them.
         peers = "".join(f'{peer} = "{key}"\n' for peer, key in fingerprints.items() if peer != name)
         with (out / name.lower() / "center.toml").open("a") as file:
             file.write(f"\n[peers]\n{peers}")

@@ -363,7 +363,7 @@ def test_seeds_are_revealed_once(make, tmp_path) -> None:
             {"method": 'name = "fedmt"\ncorrespondence = "estimated"\naverage = true'},
             "method.average needs each center's estimated correspondence",
         ),
-        ({"deployment": "threshold = 2"}, "expected more than half of the 4 centers"),
+        ({"deployment": "threshold = 2"}, "expected at least 3 for 4 centers"),
         ({"deployment": "threshold = 5"}, "at most the 4 that take part"),
         ({"training": "participation = 0.5"}, "at most the 2 that take part"),
         ({"center": "share_metrics = true"}, "share_metrics = true, which secure aggregation excludes"),
@@ -383,7 +383,7 @@ def test_what_it_excludes_is_refused_with_a_reason(make, tmp_path, given, messag
 @pytest.mark.parametrize(
     ("center", "peers", "message"),
     [
-        ("threshold = 2", None, "threshold: 2 given, expected more than half of the 4 centers"),
+        ("threshold = 2", None, "threshold: 2 given, expected 3 to 4"),
         ("", {"center-2": "SHA256:short"}, "peers.center-2: 'SHA256:short' given, expected the fingerprint"),
     ],
 )

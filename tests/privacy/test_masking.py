@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("Crypto")
 
+from Crypto.Protocol.SecretSharing import Shamir
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -27,7 +28,7 @@ from fedmt.privacy.masking.statements import MaskRequest, Revealed, RevealReques
 from fedmt.privacy.masking.terms import usual_threshold
 
 RUN = "0123456789abcdef"
-NAMES = ("Berlin", "Genoa", "Lyon", "Porto", "Turin")
+NAMES = ("Berlin", "Genoa", "Lyon", "Porto", "Turin", "Zurich")
 
 
 @cache
@@ -73,7 +74,7 @@ def context(round: int = 1, session: str = "first", run: str = RUN) -> Context:
     return Context(run, round, "update", session)
 
 
-def layout_of(length: int, centers: int = 5) -> Layout:
+def layout_of(length: int, centers: int = 6) -> Layout:
     return Layout((Entry("w", (length,), 3),), centers)
 
 
@@ -105,8 +106,8 @@ PATTERNS = list(itertools.product(("stays", "before", "between"), repeat=len(NAM
 @settings(max_examples=60, deadline=None)
 @given(
     pattern=st.sampled_from(PATTERNS),
-    threshold=st.integers(3, 5),
-    values=st.lists(st.floats(-8, 8, width=32), min_size=10, max_size=10),
+    threshold=st.integers(4, 6),
+    values=st.lists(st.floats(-8, 8, width=32), min_size=12, max_size=12),
 )
 def test_the_masked_sum_is_the_plain_one_or_there_is_none(
     pattern: tuple[str, ...], threshold: int, values: list[float]
@@ -135,7 +136,7 @@ def test_a_seed_that_both_holders_took_along_is_detected() -> None:
     """One vanishes before masking and another between the messages: nobody knows the seed between them."""
     layout = layout_of(3)
     vectors = {n: layout.encode({"w": np.ones(3, np.float32)})[0] for n in NAMES}
-    total = summed(Federation(), vectors, layout, 3, before=["Lyon"], between=["Genoa"])
+    total = summed(Federation(), vectors, layout, 4, before=["Lyon"], between=["Genoa"])
     with pytest.raises(Lost, match=r"the seed between two centers is missing.*Genoa and Lyon"):
         total.mean()
     # Without the check, the sum would be wrong: the mask of that pair is left in it.
@@ -146,15 +147,15 @@ def test_a_seed_that_both_holders_took_along_is_detected() -> None:
     plain = np.sum([v for n, v in vectors.items() if n != "Lyon"], axis=0, dtype=np.uint32)
     assert not np.array_equal(total._total, plain)
     with pytest.raises(NotASum):  # and the counts in it would tell, too
-        layout.decode(total._total, 4)
+        layout.decode(total._total, 5)
 
 
 def test_a_wrong_seed_gives_no_sum() -> None:
     """A center that lies about the seed between it and one that vanished spoils the sum, but not unseen."""
     layout = layout_of(5)
     federation = Federation()
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
-    for name in NAMES[:4]:
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
+    for name in NAMES[:5]:
         total.add(name, federation.center(name).mask(total.request(), layout.encode(None)[0]))
     for name, request in total.reveal_requests().items():
         answer = Revealed.from_bytes(federation.center(name).reveal(request))
@@ -167,7 +168,7 @@ def test_a_wrong_seed_gives_no_sum() -> None:
 def test_a_wrong_share_is_named_and_the_sum_is_right() -> None:
     layout = layout_of(5)
     federation = Federation()
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
     update = {"w": np.float32([1, 2, 3, 4, 5])}
     for name in NAMES:
         total.add(name, federation.center(name).mask(total.request(), layout.encode(update)[0]))
@@ -185,12 +186,13 @@ def test_masks_differ_between_centers_rounds_sessions_and_runs() -> None:
     for run in (RUN, "fedcba9876543210"):
         federation = Federation(run=run)
         for where in (context(1, run=run), context(2, run=run), context(2, "second", run=run)):
-            request = MaskRequest(where, 3, federation.announcements()).to_bytes()
+            request = MaskRequest(where, 4, federation.announcements()).to_bytes()
             seen += [federation.center(n).mask(request, layout.encode(None)[0]).vector for n in NAMES]
-    assert len({v.tobytes() for v in seen}) == len(seen) == 30
-    shared = federation.center("Berlin")
-    key = federation.keys["Lyon"].public_key()
-    seeds = {shared._pairwise(context(r, s), "Lyon", key) for r in (1, 2) for s in ("first", "second")}
+    assert len({v.tobytes() for v in seen}) == len(seen) == 36
+    key, seeds = federation.keys["Lyon"].public_key(), set()
+    for where in (context(r, s) for r in (1, 2) for s in ("first", "second")):
+        asked = MaskRequest(where, 4, federation.announcements())
+        seeds.add(federation.center("Berlin")._pairwise(asked, "Lyon", key))
     assert len(seeds) == 4
 
 
@@ -200,7 +202,7 @@ def test_a_masked_update_looks_like_noise() -> None:
     layout = layout_of(size)
     plain = np.linspace(-1, 1, size, dtype=np.float32)
     federation = Federation()
-    request = MaskRequest(context(), 3, federation.announcements()).to_bytes()
+    request = MaskRequest(context(), 4, federation.announcements()).to_bytes()
 
     def odd(vector: np.ndarray) -> list[float]:
         """Deviations from uniform noise, in standard deviations: mean, share of ones per bit, correlation."""
@@ -221,7 +223,7 @@ def test_a_masked_update_looks_like_noise() -> None:
 def begun() -> tuple[Federation, MaskedSum]:
     """A sum for which everyone has sent a masked vector."""
     federation, layout = Federation(), layout_of(4)
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
     for i, name in enumerate(NAMES):
         vector = layout.encode({"w": np.full(4, i, np.float32)})[0]
         total.add(name, federation.center(name).mask(total.request(), vector))
@@ -239,7 +241,7 @@ def test_both_seeds_would_show_an_update() -> None:
     """The attack that the rule is for: the self seed and the pairwise seeds of a center hide nothing."""
     federation, layout, victim = Federation(), layout_of(4), "Lyon"
     update = {"w": np.float32([1, -2, 3, 0.5])}
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
     sent = {n: federation.center(n).mask(total.request(), layout.encode(update)[0]) for n in NAMES}
     for name, masked in sent.items():
         total.add(name, masked)
@@ -281,7 +283,7 @@ def test_a_center_reveals_nothing_of_a_sum_it_is_not_in(begun: tuple[Federation,
 def test_a_center_reveals_nothing_with_too_few_survivors(begun: tuple[Federation, MaskedSum]) -> None:
     federation, total = begun
     request = asked(total, "Berlin", vanished=NAMES[2:], drop=NAMES[2:])
-    with pytest.raises(Refused, match="2 centers survived, and the threshold is 3"):
+    with pytest.raises(Refused, match="2 centers survived, and the threshold is 4"):
         federation.center("Berlin").reveal(request.to_bytes())
 
 
@@ -313,10 +315,10 @@ def test_an_invented_peer_is_refused() -> None:
         },
     }
     for what, participants in forged.items():
-        request = MaskRequest(context(session=what), 4, participants).to_bytes()
+        request = MaskRequest(context(session=what), 5, participants).to_bytes()
         with pytest.raises(Refused, match="was not signed by it"):
             federation.center("Berlin").mask(request, layout_of(4).encode(None)[0])
-    request = MaskRequest(context(), 3, real).to_bytes()
+    request = MaskRequest(context(), 4, real).to_bytes()
     federation.center("Berlin").mask(request, layout_of(4).encode(None)[0])
 
 
@@ -329,7 +331,7 @@ def test_an_invented_peer_would_see_the_update() -> None:
     believer = MaskingCenter(
         "Berlin", RUN, federation.keys["Berlin"], lambda *_: True, Ledger(lambda data: None), 2
     )
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
     total.add("Berlin", believer.mask(total.request(), layout.encode(update)[0]))
     for name in mallory:
         total.add(name, federation.center(name).mask(total.request(), layout.encode(None)[0]))
@@ -354,33 +356,70 @@ def test_a_round_that_begins_again_is_revealed_for_the_same_centers_only(
         federation.center(name).reveal(asked(total, name).to_bytes())
     vectors = {n: total.layout.encode({"w": np.ones(4, np.float32)})[0] for n in NAMES}
     with pytest.raises(Refused, match="would show what they differ by"):
-        summed(federation, vectors, total.layout, 3, before=["Lyon"], where=context(session="second"))
-    again = summed(federation, vectors, total.layout, 3, where=context(session="third"))
-    assert again.mean().counts == {"w": 5}
-    summed(federation, vectors, total.layout, 3, before=["Lyon"], where=context(round=2))
+        summed(federation, vectors, total.layout, 4, before=["Lyon"], where=context(session="second"))
+    again = summed(federation, vectors, total.layout, 4, where=context(session="third"))
+    assert again.mean().counts == {"w": 6}
+    summed(federation, vectors, total.layout, 4, before=["Lyon"], where=context(round=2))
 
 
 def test_a_center_agrees_to_no_smaller_sum_than_its_own_file_says() -> None:
-    federation = Federation(least=4)
-    request = MaskRequest(context(), 3, federation.announcements()).to_bytes()
-    with pytest.raises(Refused, match="it agrees to 4 or more"):
+    federation = Federation(least=5)
+    request = MaskRequest(context(), 4, federation.announcements()).to_bytes()
+    with pytest.raises(Refused, match="it agrees to 5 or more"):
         federation.center("Berlin").mask(request, layout_of(4).encode(None)[0])
+
+
+@pytest.mark.parametrize("threshold", [3, 4])
+def test_different_words_to_different_centers(threshold: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack: the coordinator tells each center something else about who survived.
+
+    Those before the victim are told that it survived, and give shares of its self seed. Those after it are
+    told that it vanished, and give the seeds they share with it. The victim is told that those before it
+    vanished, and gives the other seeds. With 2 t < n + 2 this is enough, and nobody breaks a rule.
+    """
+    monkeypatch.setattr(f"{MaskingCenter.__module__}.least_threshold", lambda centers: 2)
+    federation, layout, victim = Federation(), layout_of(4), "Lyon"
+    before, after = NAMES[:2], NAMES[3:]
+    update = {"w": np.float32([1, -2, 3, 0.5])}
+    total = MaskedSum(context(), threshold, federation.announcements(), layout)
+    sent = {n: federation.center(n).mask(total.request(), layout.encode(update)[0]) for n in NAMES}
+    for name, masked in sent.items():
+        total.add(name, masked)
+    stolen = sent[victim].vector.copy()
+    words = {name: asked(total, name) for name in before}
+    words |= {name: asked(total, name, vanished=[victim], drop=[victim]) for name in after}
+    words[victim] = asked(total, victim, vanished=before, drop=before)
+    shares = []
+    try:
+        for number, name in enumerate(NAMES, 1):
+            answer = Revealed.from_bytes(federation.center(name).reveal(words[name].to_bytes()))
+            shares += [(number, answer.shares[victim])] if victim in answer.shares else []
+            for peer, seed in answer.seeds.items():
+                other = peer if name == victim else name
+                add_mask(stolen, seed, -1 if victim < other else 1)
+    except Refused as error:
+        assert threshold == 4 and "survived, and the threshold is 4" in str(error)
+    if threshold == 4:
+        assert len(shares) < threshold
+        return
+    add_mask(stolen, Shamir.combine(shares[:threshold], ssss=False), -1)
+    assert np.array_equal(layout.decode(stolen, 1).means["w"], update["w"])
 
 
 def test_two_sums_of_one_round_cannot_both_reach_the_threshold() -> None:
     federation = Federation()
     request = MaskRequest(context(), 2, federation.announcements()).to_bytes()
-    with pytest.raises(Refused, match="not more than half of 5 centers"):
+    with pytest.raises(Refused, match="a threshold of 2 does not protect one of 6 centers"):
         federation.center("Berlin").mask(request, layout_of(4).encode(None)[0])
 
 
 def test_centers_that_were_told_different_things_give_no_sum() -> None:
     """A coordinator that gives one center another list of participants learns nothing."""
     federation, layout = Federation(), layout_of(4)
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
-    fewer = {n: a for n, a in federation.announcements().items() if n != "Turin"}
-    other = MaskRequest(context(), 3, fewer).to_bytes()
-    for name in NAMES[:4]:
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
+    fewer = {n: a for n, a in federation.announcements().items() if n != "Zurich"}
+    other = MaskRequest(context(), 4, fewer).to_bytes()
+    for name in NAMES[:5]:
         request = other if name == "Berlin" else total.request()
         masked = federation.center(name).mask(request, layout.encode(None)[0])
         dealt = masked.dealt if name != "Berlin" else masked.dealt + bytes(48)
@@ -393,14 +432,14 @@ def test_centers_that_were_told_different_things_give_no_sum() -> None:
 
 def test_another_run_and_another_key_are_refused() -> None:
     federation = Federation()
-    request = MaskRequest(context(run="ffff"), 3, federation.announcements()).to_bytes()
+    request = MaskRequest(context(run="ffff"), 4, federation.announcements()).to_bytes()
     with pytest.raises(Refused, match="for another run"):
         federation.center("Berlin").mask(request, layout_of(4).encode(None)[0])
     stale = federation.announcements()
     federation.keys["Berlin"] = X25519PrivateKey.generate()
     with pytest.raises(Refused, match="another key of this center"):
         federation.center("Berlin").mask(
-            MaskRequest(context(), 3, stale).to_bytes(), layout_of(4).encode(None)[0]
+            MaskRequest(context(), 4, stale).to_bytes(), layout_of(4).encode(None)[0]
         )
 
 
@@ -426,7 +465,7 @@ def test_a_message_that_cannot_be_read_is_refused(data: bytes) -> None:
 
 def test_malformed_first_messages_count_as_vanished() -> None:
     federation, layout = Federation(), layout_of(4)
-    total = MaskedSum(context(), 3, federation.announcements(), layout)
+    total = MaskedSum(context(), 4, federation.announcements(), layout)
     good = federation.center("Berlin").mask(total.request(), layout.encode(None)[0])
     for bad in (
         Masked(good.dealt[:-1], good.vector),
@@ -440,7 +479,7 @@ def test_malformed_first_messages_count_as_vanished() -> None:
     total.add("Berlin", good)
     with pytest.raises(Refused):
         total.add("Berlin", good)
-    with pytest.raises(Lost, match="1 masked updates arrived, and the threshold is 3"):
+    with pytest.raises(Lost, match="1 masked updates arrived, and the threshold is 4"):
         total.reveal_requests()
 
 
@@ -452,10 +491,11 @@ def test_a_weak_key_is_refused() -> None:
     keys = {**federation.announcements(), "Lyon": Announcement(weak, signature)}
     with pytest.raises(Refused, match="weak"):
         federation.center("Berlin").mask(
-            MaskRequest(context(), 3, keys).to_bytes(), layout_of(4).encode(None)[0]
+            MaskRequest(context(), 4, keys).to_bytes(), layout_of(4).encode(None)[0]
         )
 
 
-@pytest.mark.parametrize(("centers", "threshold"), [(2, 2), (3, 2), (4, 3), (5, 4), (10, 7)])
-def test_the_usual_threshold_is_more_than_half(centers: int, threshold: int) -> None:
-    assert usual_threshold(centers) == threshold > centers / 2
+@pytest.mark.parametrize(("centers", "threshold"), [(2, 2), (3, 3), (4, 3), (5, 4), (6, 4), (10, 7)])
+def test_the_usual_threshold_is_safe(centers: int, threshold: int) -> None:
+    assert usual_threshold(centers) == threshold
+    assert 2 * threshold >= centers + 2

@@ -19,7 +19,7 @@ from fedmt.core.static_bn import Statistics
 from fedmt.data.center import Federation
 from fedmt.engines.randomness import round_half_up
 from fedmt.privacy.masking.fixed_point import Arrays, Entry, Layout, Vector
-from fedmt.privacy.masking.terms import Summing
+from fedmt.privacy.masking.terms import Summing, least_threshold
 
 CHANGE = 3
 """Of a weight in one round: at most 2^3. Training that changes one by more has diverged."""
@@ -35,9 +35,10 @@ def check_terms(summing: Summing, federation: Federation, participation: float) 
     """Refuses a federation whose sums could never be revealed, or have no room for a center's weight."""
     everyone = len(federation.roster.members)
     chosen = max(1, round_half_up(participation * everyone))
-    if not everyone / 2 < summing.threshold <= chosen:
+    least = least_threshold(everyone)
+    if not least <= summing.threshold <= chosen:
         raise FedmtError(
-            f"deployment.threshold: {summing.threshold} given, expected more than half of the {everyone} "
+            f"deployment.threshold: {summing.threshold} given, expected at least {least} for {everyone} "
             f"centers, and at most the {chosen} that take part in a round (training.participation)."
         )
     for center in (federation.reference, *federation.centers):

@@ -11,6 +11,8 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     memory.py       what a center keeps, on its own disk
     server.py       the ServerApp
     coordinator.py  the engine: the local one's round, with centers that are elsewhere
+    summed.py       the same engine with secure aggregation, where it learns sums alone
+    masked.py       a center's side of it
     roll.py         which node is which center; asking them, and waiting
     identity.py     who a node is, by its key, and whether an answer is its own
     answers.py      what a center says in its answer, checked before it counts

@@ -29,6 +29,7 @@ from fedmt.privacy.masking.agreement import Refused
 from fedmt.privacy.masking.center import Ledger, MaskingCenter
 from fedmt.privacy.masking.fixed_point import Arrays, Layout
 from fedmt.privacy.masking.statements import MaskRequest
+from fedmt.privacy.masking.terms import least_threshold
 from fedmt.runs.folder import write_atomically, writing
 
 log = logging.getLogger("flwr")
@@ -43,8 +44,7 @@ class Masking:
         file = settings.file
         if not settings.simulated and (key is None or not file.peers):
             raise Unable("secure aggregation needs `key` and [peers] in its center.toml")
-        peers = {*file.peers, file.name}
-        self._least = file.threshold or len(peers) // 2 + 1
+        self._least = file.threshold or least_threshold(len({*file.peers, file.name}))
 
     def announcement(self) -> list[str]:
         """For the check: its key of this run, signed."""

@@ -25,6 +25,7 @@ from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec, fingerp
 from fedmt.engines.flower.allowing import BUILT_IN, built_in_names, check_names
 from fedmt.engines.flower.keys import Key, read_private_key
 from fedmt.engines.flower.plan import Plan
+from fedmt.privacy.masking.terms import least_threshold
 
 
 class CenterFile(Section):
@@ -41,7 +42,7 @@ class CenterFile(Section):
     key: the file of the private key that its SuperNode is started with; its answers are signed with it.
     peers: by name, the fingerprints of the other centers' keys. With them, the center sends masked updates
     alone (secure aggregation), and only in sums with these centers. threshold: the fewest centers in such a
-    sum (not set: more than half).
+    sum (not set: as few as is safe).
     allow: what a coordinator's plan may name: 'built-in' for all that come with fedmt, or single names of
     methods, strategies, networks and the like, 'package.module:Name' of code on this machine among them.
     """
@@ -85,10 +86,10 @@ class CenterSettings:
         for name, peer in file.peers.items():
             fingerprint_at(f"{path}: peers.{name}", peer)
         everyone = len({*file.peers, file.name})
-        if file.threshold is not None and not everyone / 2 < file.threshold <= everyone:
+        if file.threshold is not None and not least_threshold(everyone) <= file.threshold <= everyone:
             raise FedmtError(
-                f"{path}: threshold: {file.threshold} given, expected more than half of the {everyone} "
-                "centers that [peers] and this one are, and no more than all of them."
+                f"{path}: threshold: {file.threshold} given, expected {least_threshold(everyone)} to "
+                f"{everyone}: [peers] and this center are {everyone}."
             )
         known = (BUILT_IN, *built_in_names())
         odd = [name for name in file.allow if ":" not in name and name not in known]

@@ -23,6 +23,7 @@ from fedmt.privacy.masking.agreement import Announcement, Refused, Sign, Verify
 from fedmt.privacy.masking.fixed_point import Vector
 from fedmt.privacy.masking.masks import SEED, Context, add_mask, derive
 from fedmt.privacy.masking.statements import MaskRequest, Revealed, RevealRequest
+from fedmt.privacy.masking.terms import least_threshold
 
 DIGEST = 16
 SEALED = SEED + 16
@@ -95,7 +96,7 @@ class MaskingCenter:
         add_mask(vector, seed)
         for peer, key in keys.items():
             if peer != self.name:
-                add_mask(vector, self._pairwise(context, peer, key), 1 if self.name < peer else -1)
+                add_mask(vector, self._pairwise(asked, peer, key), 1 if self.name < peer else -1)
         ledger.used.setdefault(place, []).append(context.session)
         # An older sum of the same kind that is still open is given up: a late answer to it is of no use.
         ledger.opened = {s: r for s, r in ledger.opened.items() if _purpose(r) != context.purpose}
@@ -115,13 +116,13 @@ class MaskingCenter:
             raise Refused(
                 f"a sum of {threshold} centers would be revealed; it agrees to {self.least} or more"
             )
-        if not len(participants) / 2 < threshold <= len(participants):
-            # Otherwise two sums of different centers could be revealed in one round.
-            raise Refused(f"a threshold of {threshold} is not more than half of {len(participants)} centers")
+        if not least_threshold(len(participants)) <= threshold <= len(participants):
+            raise Refused(f"a threshold of {threshold} does not protect one of {len(participants)} centers")
         return {n: a.believed(self.run, n, self._verify) for n, a in sorted(participants.items())}
 
-    def _pairwise(self, context: Context, peer: str, key: X25519PublicKey) -> bytes:
-        return derive(self._private, key, context.label("pairwise seed", *sorted((self.name, peer))))
+    def _pairwise(self, asked: MaskRequest, peer: str, key: X25519PublicKey) -> bytes:
+        names = sorted((self.name, peer))
+        return derive(self._private, key, asked.context.label("pairwise seed", *names, asked.digest()))
 
     def _deal(self, asked: MaskRequest, keys: dict[str, X25519PublicKey], seed: bytes) -> bytes:
         # pycryptodome's scheme is over GF(2^128), so a share is as long as a seed. Flower's own functions
@@ -139,7 +140,7 @@ class MaskingCenter:
     ) -> tuple[AESGCM, bytes]:
         """The cipher from one center to another, and what both must have been told alike to use it."""
         cipher = AESGCM(derive(self._private, key, asked.context.label("share", sender, receiver)))
-        return cipher, hashlib.sha256(asked.to_bytes()).digest()
+        return cipher, asked.digest().encode()
 
     # -- the second message -----------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class MaskingCenter:
         for peer, announcement in sorted(masked.participants.items()):
             key = X25519PublicKey.from_public_bytes(announcement.public)
             if peer in asked.vanished:
-                seeds[peer] = self._pairwise(context, peer, key)
+                seeds[peer] = self._pairwise(masked, peer, key)
                 continue
             cipher, agreed = self._sealing(masked, peer, self.name, key)
             # A share that does not open is left out: that peer was told something else, or cheats.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +23,10 @@ class MaskRequest:
     def to_bytes(self) -> bytes:
         keys = {name: a.to_json() for name, a in sorted(self.participants.items())}
         return _bytes({"context": asdict(self.context), "threshold": self.threshold, "participants": keys})
+
+    def digest(self) -> str:
+        """All seeds of a sum depend on it, so centers that were told different things have none in common."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MaskRequest:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def least_threshold(centers: int) -> int:
+    """The smallest t with 2 t >= n + 2.
+
+    A coordinator that tells centers different things about who survived can learn sums of 2 t - n centers, so
+    with less it could learn one center's update (docs/secure-aggregation.md; a test does it).
+    """
+    return -(-(centers + 2) // 2)
+
+
 def usual_threshold(centers: int) -> int:
-    """Two thirds of the centers, rounded up, and at least two."""
-    return max(2, -(-2 * centers // 3))
+    """Two thirds of the centers, rounded up, and no less than is safe."""
+    return max(least_threshold(centers), -(-2 * centers // 3))
 
 
 @dataclass(frozen=True)
