@@ -7,7 +7,14 @@ from fedmt.config import build_summing, dump_config, parse_config
 from fedmt.config.building import build_guard
 from fedmt.privacy.masking.terms import Summing
 
-BENCHMARK = {"data": {"source": "fashion_mnist"}, "wanted": "garment", "spaces": {"department": 4}}
+BENCHMARK = {
+    "data": {"source": "fashion_mnist"},
+    "wanted": "garment",
+    "spaces": {"department": 4},
+    "per_class": 2,
+    "samples": 20,
+    "test_samples": 20,
+}
 
 
 def test_a_run_folder_keeps_what_decides_about_the_weights() -> None:

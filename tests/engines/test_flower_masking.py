@@ -304,9 +304,8 @@ def test_a_run_that_is_started_again_goes_on(make, tmp_path) -> None:
 def test_a_coordinator_cannot_invent_a_peer(make, keys, tmp_path) -> None:
     """Three centers do not know the fourth's key, so none of them masks an update for a sum with it."""
     prints = keys[1]
-    path, grid = make(
-        training='batch_norm = "static-reference"', peers={**prints, "center-4": prints["Mallory"]}, rounds=3
-    )
+    peers = {**{name: prints[name] for name in NAMES}, "center-4": prints["Mallory"]}
+    path, grid = make(training='batch_norm = "static-reference"', peers=peers, rounds=3)
     with pytest.raises(
         FedmtError, match="'center-1': the key that is said to be that of 'center-4' was not signed"
     ):
@@ -367,6 +366,7 @@ def test_seeds_are_revealed_once(make, tmp_path) -> None:
         ({"deployment": "threshold = 5"}, "at most the 4 that take part"),
         ({"training": "participation = 0.5"}, "at most the 2 that take part"),
         ({"center": "share_metrics = true"}, "share_metrics = true, which secure aggregation excludes"),
+        ({"center": "threshold = 4"}, "its threshold is 4, and the coordinator's deployment.threshold is 3"),
         ({"peers": {}}, r"needs `key` and \[peers\]"),
         ({"deployment": "", "samples": 200}, "deployment.max_samples"),
     ],

@@ -189,9 +189,7 @@ def _check(task: Task) -> Message:
                 facts["shape"] = list(center.input.shape)
                 training = plan.config.training
                 if masking := _masking(task):
-                    if len(center) > int(task.facts["masking"]["max_samples"]):
-                        raise Unable("it has more samples than the coordinator's deployment.max_samples")
-                    facts["masking"] = masking.announcement()
+                    facts["masking"] = masking.announcement(task.facts["masking"], len(center))
                 elif training.weights == "samples" or training.batch_norm == "static":
                     facts["samples"] = len(center)  # it counts by them in a mean, from here on
                 if plan.frozen is not None:

@@ -46,8 +46,15 @@ class Masking:
             raise Unable("secure aggregation needs `key` and [peers] in its center.toml")
         self._least = file.threshold or least_threshold(len({*file.peers, file.name}))
 
-    def announcement(self) -> list[str]:
-        """For the check: its key of this run, signed."""
+    def announcement(self, terms: Mapping[str, Any], samples: int) -> list[str]:
+        """For the check: its key of this run, signed. terms: the coordinator's."""
+        if samples > int(terms["max_samples"]):
+            raise Unable("it has more samples than the coordinator's deployment.max_samples")
+        if self._least > int(terms["threshold"]):
+            raise Unable(
+                f"its threshold is {self._least}, and the coordinator's deployment.threshold is "
+                f"{terms['threshold']}"
+            )
         return self._side().announce(self._sign).to_json()
 
     def masked(

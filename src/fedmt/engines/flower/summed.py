@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class SummedFlowerEngine(FlowerEngine):
         super().__post_init__()
         assert self.summing is not None
         self._terms = self.summing
-        self._checked_with["masking"] = {"max_samples": self._terms.max_samples}
+        self._checked_with["masking"] = asdict(self._terms)
         self._keys: dict[str, Announcement] = {}
         self._masking: dict[str, Any] = {}
         """What a message says of the sum that it is for."""
