@@ -45,7 +45,7 @@ local_epochs = 1
 batch_size = 10
 reference_epochs = 1
 reference_batch_size = 10
-warmup_epochs = 2
+warmup_epochs = 1
 learning_rate = 0.05
 {training}
 [augmentation]
@@ -62,7 +62,7 @@ test_samples = 20
 [deployment]
 insecure = true
 wait = 1
-timeout = 0.3
+timeout = 0.05
 secure_aggregation = true
 max_samples = 32
 {deployment}
@@ -325,6 +325,22 @@ def test_a_center_with_peers_sends_nothing_unmasked(make, tmp_path) -> None:
         file.write_text(file.read_text().partition("[peers]")[0])
     coordinate(grid, load_config(path), tmp_path / "flower")
     assert all("update" in reply for kind, _, _, reply in grid.seen if kind == "train")
+
+
+def test_in_flowers_simulation_nobody_has_a_key(make, tmp_path) -> None:
+    """All nodes are one machine, and believe each other."""
+    path, grid = make(training='batch_norm = "static-reference"', rounds=1)
+    run(load_config(path), tmp_path / "local")
+
+    def handle(message: Message, context: Context) -> Message:
+        context.node_config = {"partition-id": context.node_id - 1}
+        context.run_config = {"federation": str(path), "out": str(tmp_path / "flower")}
+        return center_app.app(message, context)
+
+    grid.handle = handle
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    ours, theirs = weights(tmp_path / "flower"), weights(tmp_path / "local")
+    assert [k for k in ours if not torch.equal(ours[k], theirs[k])] == []
 
 
 def test_seeds_are_revealed_once(make, tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -360,6 +361,23 @@ def test_a_round_that_begins_again_is_revealed_for_the_same_centers_only(
     again = summed(federation, vectors, total.layout, 4, where=context(session="third"))
     assert again.mean().counts == {"w": 6}
     summed(federation, vectors, total.layout, 4, before=["Lyon"], where=context(round=2))
+
+
+def test_a_request_to_reveal_is_for_the_sum_that_was_masked(begun: tuple[Federation, MaskedSum]) -> None:
+    """Otherwise another round's name would evade the rule that a round is revealed for one list of centers."""
+    federation, total = begun
+    request = asked(total, "Berlin")
+    for other in (context(round=2), Context(RUN, 1, "statistics", "first")):
+        with pytest.raises(Refused, match="for another sum"):
+            federation.center("Berlin").reveal(replace(request, context=other).to_bytes())
+
+
+def test_too_few_shares_give_no_sum() -> None:
+    layout = layout_of(3)
+    vectors = {n: layout.encode(None)[0] for n in NAMES}
+    total = summed(Federation(), vectors, layout, 4, between=NAMES[:3])
+    with pytest.raises(Lost, match="3 shares of the seed of 'Berlin' came back, and the threshold is 4"):
+        total.mean()
 
 
 def test_a_center_agrees_to_no_smaller_sum_than_its_own_file_says() -> None:
