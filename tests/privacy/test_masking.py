@@ -364,7 +364,7 @@ def test_a_round_that_begins_again_is_revealed_for_the_same_centers_only(
 
 
 def test_a_request_to_reveal_is_for_the_sum_that_was_masked(begun: tuple[Federation, MaskedSum]) -> None:
-    """Otherwise another round's name would evade the rule that a round is revealed for one list of centers."""
+    """Otherwise another name would evade the rule that a round is revealed for one list of centers."""
     federation, total = begun
     request = asked(total, "Berlin")
     for other in (context(round=2), Context(RUN, 1, "statistics", "first")):
