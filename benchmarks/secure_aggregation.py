@@ -7,9 +7,9 @@ coordinator adds the vectors as they come and takes the masks off the sum. The s
 the plain integers. A center's time includes the fixed-point encoding, the coordinator's the decoding.
 
 Measured 2026-11-16 on 2 cores of an Intel Xeon, shared with other work; Python 3.11.7, numpy 2.4.6,
-cryptography 50.0.2. 10 centers, 11.2 M parameters, 3 rounds: a center takes 0.11 CPU seconds per round (0.10
-to 0.34), the coordinator 0.31 (0.29 to 0.33), also if two centers vanish (0.28 to 0.39). A center sends
-44.8005 MB instead of 44.8000, and 493 bytes in its second message.
+cryptography 50.0.2. 10 centers, 11.2 M parameters, three times 3 rounds: a center takes 0.10 to 0.34 CPU
+seconds per round (median 0.11), the coordinator 0.16 to 0.34, or 0.28 to 0.40 if two centers vanish. A center
+sends 44.8005 MB instead of 44.8000, and 493 bytes in its second message.
 """
 
 from __future__ import annotations
