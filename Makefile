@@ -20,6 +20,8 @@ quickstart: $(VENV)/.installed
 test: ruff
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
+	  echo "Skipped: a federation through the proxy, since there is no nginx here (Debian: apt-get install nginx)."
 	@$(BIN)/mypy & types=$$!; set -x; $(PYTEST) --durations=20; tests=$$?; wait $$types && exit $$tests
 
 # The package from its wheel, in an empty environment and another folder: a few minutes, most of them to install torch.
@@ -42,7 +44,8 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 
-# Three hospitals and a coordinator on this machine, over Flower with TLS (docs/deployment.md).
+# Three hospitals and a coordinator on this machine, over Flower with TLS, through nginx where it is installed
+# (docs/deployment.md).
 demo-deployment: $(VENV)/.flower
 	$(BIN)/python examples/hospitals/demo.py
 

@@ -61,6 +61,7 @@ per_class = 1
 samples = 10
 test_samples = 10
 [deployment]
+insecure = true
 min_centers = {centers}
 wait = 600
 timeout = 300

@@ -11,7 +11,7 @@ ROOT = Path(fedmt.__file__).parent
 # The layers, from the bottom up. A room imports itself and the rooms of the layers below.
 LAYERS = (
     {"core"},
-    {"metrics", "estimators", "inputs", "theory"},
+    {"metrics", "estimators", "inputs", "theory", "privacy"},
     {"data", "aggregation", "backbones"},
     {"methods", "tracking"},
     {"engines", "config"},

@@ -1,13 +1,16 @@
 """The whole deployment on this machine, with TLS and node authentication: `make demo-deployment`.
 
-Makes the hospitals' folders and throw-away keys, starts a SuperLink and three SuperNodes on loopback, trains,
-prints the table, and ends everything it started. docs/deployment.md has the same commands for real machines.
+Makes the hospitals' folders and throw-away keys, binds each hospital's name to its key, tells the hospitals
+each other's fingerprints, starts a SuperLink, nginx before it (where it is installed) and three SuperNodes on
+loopback, trains with secure aggregation, prints the table, and ends everything it started. docs/deployment.md
+has the same commands for real machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -36,12 +39,26 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
     federation = out / "coordinator" / "federation.toml"
     if rounds is not None:
         federation.write_text(federation.read_text().replace("rounds = 4", f"rounds = {rounds}"))
-    make_keys(out / "keys", ["127.0.0.1"], CENTERS)
+    fingerprints = make_keys(out / "keys", ["127.0.0.1"], CENTERS)
+    text = federation.read_text()
+    for name, key in fingerprints.items():
+        text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nkey = "{key}"\n')
+    federation.write_text(text)
+    for name in CENTERS:
+        # In earnest the hospitals tell each other their fingerprints: the coordinator must not choose them.
+        peers = "".join(f'{peer} = "{key}"\n' for peer, key in fingerprints.items() if peer != name)
+        with (out / name.lower() / "center.toml").open("a") as file:
+            file.write(f"\n[peers]\n{peers}")
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     folder = out / "coordinator" / "run"
     with Deployment(out, out / "keys") as machines:
         console.print(f"SuperLink on 127.0.0.1:{machines.port}, with TLS and node authentication.")
         machines.start_superlink()
+        if shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin"):
+            machines.start_proxy(HERE.parent / "deployment" / "nginx.conf")
+            console.print(f"nginx on 127.0.0.1:{machines.proxy}: the hospitals reach /v1/fleet/ and no more.")
+        else:
+            console.print("Without a proxy: nginx is not installed.")
         for name in CENTERS:
             machines.register(name)
             machines.start_supernode(name, out / name.lower() / "center.toml")

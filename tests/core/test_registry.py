@@ -166,7 +166,14 @@ def test_they_are_run_dumped_resumed_and_loaded(folder: Path) -> None:
     metrics = RunFolder(folder / "whole").metrics()
     assert metrics[1]["centers"]["center-1"]["abstained"] == "fedmt_test_own:Cautious waits"
     assert "abstained" not in metrics[2]["centers"]["center-1"]
-    model = fedmt.load("whole", "cpu")
+    # Only the user knows that this code may be imported.
+    sys.modules.pop("fedmt_test_own")
+    with pytest.raises(FedmtError) as refused:
+        fedmt.load("whole", "cpu")
+    said = "model.json: the model names code that does not come with fedmt (method.name 'fedmt_test_own:"
+    assert said in str(refused.value) and "--allow fedmt_test_own:Cautious" in str(refused.value)
+    assert "fedmt_test_own" not in sys.modules
+    model = fedmt.load("whole", "cpu", allow=["fedmt_test_own:Cautious"])
     assert model.description.method["name"] == "fedmt_test_own:Cautious"
     assert model.description.method["patience"] == 1 and model.spaces == ("garment", "department")
 
@@ -177,7 +184,7 @@ def test_a_model_whose_method_is_elsewhere(folder: Path, monkeypatch: pytest.Mon
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     with pytest.raises(FedmtError, match=r"model.json: method.name: .*no module 'fedmt_test_own'"):
-        fedmt.load(folder / "run", "cpu")
+        fedmt.load(folder / "run", "cpu", allow=["fedmt_test_own:Cautious"])
 
 
 @pytest.mark.parametrize(

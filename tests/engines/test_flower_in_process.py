@@ -20,12 +20,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 import fedmt
-from fedmt import Center
+from fedmt import Center, Federation
 from fedmt.aggregation import Transform
 from fedmt.backbones.frozen import encode
 from fedmt.config import build_federation, load_config
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import posterior
+from fedmt.core.registry import importing_only
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import server, wire
@@ -67,6 +68,7 @@ per_class = 2
 samples = 20
 test_samples = 50
 [deployment]
+insecure = true
 wait = 1
 timeout = 1
 {deployment}
@@ -139,7 +141,11 @@ def quick(monkeypatch) -> None:
     # As in a ServerApp's process: a message says which run it belongs to.
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
-    read = lru_cache(lambda path, text: build_federation(load_config(path))[0])
+
+    @lru_cache
+    def read(path: Path, text: str) -> Federation:
+        with importing_only(None):  # as where it is not patched
+            return build_federation(load_config(path))[0]
 
     def center(self: CenterSettings) -> Center:
         path = self.file.federation
@@ -317,7 +323,8 @@ def test_a_method_an_estimator_and_a_strategy_of_ones_own(make, tmp_path, monkey
     path, files = make(
         method='name = "fedmt_test_flower:Eager"\nxi = 0.3\nextra = 2\ncorrespondence = "estimated"\n'
         'estimator = "fedmt_test_flower:Squares"\nprojection = "all"',
-        center="share_correspondence = true",
+        center='share_correspondence = true\nallow = ["built-in", "fedmt_test_flower:Eager", '
+        '"fedmt_test_flower:Squares", "fedmt_test_flower:Near"]',
         aggregation='name = "fedmt_test_flower:Near"\nfactor = 3.0',
         rounds=2,
     )
@@ -355,6 +362,8 @@ per_class = 4
 test_per_class = 4
 [points]
 count = 90
+[deployment]
+insecure = true
 """
 
 
@@ -369,6 +378,7 @@ def test_another_input_than_images(tmp_path, monkeypatch, quick) -> None:
         files[number] = tmp_path / f"center-{number}.toml"
         files[number].write_text(
             f'name = "center-{number}"\nstate = "state-{number}"\nfederation = "points.toml"\n'
+            'allow = ["built-in", "fedmt_toy:Points", "fedmt_toy:network"]\n'
         )
     run(load_config(path), tmp_path / "local")
     coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
@@ -405,6 +415,8 @@ path = "center-2.csv"
 [[tests]]
 source = "table"
 path = "reference.csv"
+[deployment]
+insecure = true
 """
 
 OWN_ROWS = """
@@ -473,6 +485,8 @@ space = "kind"
 [[tests]]
 source = "text"
 path = "reference.csv"
+[deployment]
+insecure = true
 """
 
 
@@ -488,7 +502,8 @@ def test_texts_are_hashed_at_their_center(tmp_path, monkeypatch, quick) -> None:
     path, center = tmp_path / "texts.toml", tmp_path / "center.toml"
     path.write_text(TEXTS)
     center.write_text(
-        'name = "Bonn"\nstate = "state"\nspace = "kind"\n[spaces]\nkind = ["card", "flight"]\n'
+        'name = "Bonn"\nstate = "state"\nspace = "kind"\nallow = ["built-in", "fedmt_toy:network"]\n'
+        '[spaces]\nkind = ["card", "flight"]\n'
         '[data]\nsource = "text"\npath = "Bonn.csv"\n'
     )
     run(load_config(path), tmp_path / "local")
@@ -648,7 +663,7 @@ def test_what_travels(make, tmp_path) -> None:
         == ["query.check"] * 4 + (["query.statistics"] * 4 + ["train"] * 4) * 3 + ["query.statistics"] * 4
     )
     allowed = {
-        "query.check": {"run", "round", "center", "version", "shares", "space", "model", "shape"},
+        "query.check": {"run", "round", "center", "version", "shares", "space", "model", "shape", "samples"},
         "train": {"run", "round", "center"},
         "query.statistics": {"run", "round", "center", "samples"},
     }
@@ -765,6 +780,24 @@ def test_the_coordinator_takes_no_other_prior(make, tmp_path) -> None:
     for node, (_, reason) in lies.items():
         assert reason in records[f"center-{node - 100}"]["left_out"]
     assert "left_out" not in records["center-4"]
+
+
+def test_the_coordinator_takes_no_other_m_hat(make, tmp_path) -> None:
+    path, files = make(rounds=1, center="share_correspondence = true")
+
+    def lying(message: Message, context: Context) -> Message:
+        reply = center_app.app(message, context)
+        if message.metadata.message_type != "train" or context.node_id != 101:
+            return reply
+        facts, update = wire.facts_of(reply.content), wire.tensors_of(reply.content, "update")
+        matrix = torch.full((len(wire.facts_of(message.content)["plan"]["spaces"][1][1]), 10), -5.0)
+        tensors = {"update": wire.to_bytes(update), "shared": wire.to_bytes({"correspondence": matrix})}
+        return Message(wire.message(facts, **tensors), reply_to=message)
+
+    coordinate(InProcessGrid(files, lying), load_config(path), tmp_path / "flower")
+    records = RunFolder(tmp_path / "flower").metrics()[-1]["centers"]
+    assert "whose columns sum to 1" in records["center-1"]["left_out"]
+    assert "left_out" not in records["center-2"]
 
 
 # -- the check before round 1 -------------------------------------------------------------------------
@@ -908,6 +941,10 @@ def first(update: dict[str, torch.Tensor], value: object) -> dict[str, torch.Ten
     return {**update, key: changed}
 
 
+def telling(**lies: object) -> Callable[..., Any]:
+    return lambda facts, update: ({**facts, "metrics": {**facts["metrics"], **lies}}, update)
+
+
 def never(facts: object, update: object) -> object:
     raise TimeoutError
 
@@ -922,6 +959,9 @@ FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "unknown run": (lambda f, u: ({**f, "run": "0" * 32}, u), "it answered for run 0000"),
     "another's name": (lambda f, u: ({**f, "center": "center-1"}, u), "it answered for run"),
     "late": (never, "no answer within 1 s"),
+    "scaled": (lambda f, u: (f, {k: 1e6 * v for k, v in u.items()}), "its update is not plausible"),
+    "3e38": (lambda f, u: (f, {k: torch.full_like(v, 3e38) for k, v in u.items()}), "times the median"),
+    "a share below 0": (telling(confident_share=-1e308), "its confident_share is -1e+308, expected 0 to 1"),
 }
 
 
@@ -943,6 +983,82 @@ def test_a_fault_costs_its_round_alone(make, tmp_path, name) -> None:
     # In round 3 the center went on from round 1, the last one that counted.
     asked = [wire.facts_of(s) for kind, node, s, _ in grid.seen if kind == "train" and node == 102]
     assert [f["accepted"] for f in asked][-1] == 1
+
+
+def test_without_a_guard_one_update_is_the_whole_mean(make, tmp_path) -> None:
+    """The attack that succeeds: every other center is there, and none of them counts any more."""
+    fault = faulty({("center-2", 2): FAULTS["scaled"][0]})
+    found = {}
+    for guard in ("clip", "none"):
+        path, files = make(
+            aggregation=f'guard = "{guard}"', training='batch_norm = "static-reference"', rounds=2
+        )
+        coordinate(InProcessGrid(files, fault), load_config(path), tmp_path / guard)
+        record = RunFolder(tmp_path / guard).metrics()[-1]["centers"]["center-2"]
+        assert record["update_norm"] > 1e5 and ("left_out" in record) == (guard == "clip")
+        found[guard] = max(
+            float(v.abs().max()) for k, v in weights(tmp_path / guard).items() if "run" not in k
+        )
+    assert found["clip"] < 10 and found["none"] > 1e3
+
+
+def spoiled(name: str, tensor: Callable[[str, torch.Tensor], torch.Tensor], **facts: object) -> Handle:
+    """A center's app whose statistics are changed after the warm-up."""
+
+    def handle(message: Message, context: Context) -> Message:
+        reply = center_app.app(message, context)
+        told = wire.facts_of(reply.content)
+        if told["center"] != name or message.metadata.message_type != "query.statistics" or not told["round"]:
+            return reply
+        changed = {k: tensor(k, v) for k, v in wire.tensors_of(reply.content, "statistics").items()}
+        return Message(wire.message({**told, **facts}, statistics=wire.to_bytes(changed)), reply_to=message)
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("value", "facts", "said"),
+    [
+        (1e30, {}, "a variance of 1e+30"),
+        (None, {"samples": 10**9}, "it says that it has 1000000000 samples"),
+    ],
+)
+def test_absurd_statistics_are_left_out_and_named(make, tmp_path, value, facts, said) -> None:
+    """The model is that of a round whose statistics were measured without the center."""
+    path, files = make(rounds=1)
+
+    def change(key: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if value is None or "running_var" not in key else torch.full_like(tensor, value)
+
+    coordinate(
+        InProcessGrid(files, spoiled("center-2", change, **facts)), load_config(path), tmp_path / "out"
+    )
+    record = RunFolder(tmp_path / "out").metrics()[-1]["centers"]["center-2"]
+    assert said in record["left_out_of_statistics"] and "update_norm" in record
+    for key, found in weights(tmp_path / "out").items():
+        if key.endswith("running_var"):
+            assert bool((found >= 0).all()) and float(found.max()) < 1e3
+
+
+def test_samples_are_fixed_at_the_check_and_recorded(make, tmp_path) -> None:
+    """A center that says 1e9 later, or at once, does not become the whole mean."""
+    path, files = make(training='weights = "samples"\nbatch_norm = "static-reference"', rounds=2)
+    grid = InProcessGrid(files, faulty({("center-2", 2): lambda f, u: ({**f, "samples": 10**9}, u)}))
+    coordinate(grid, load_config(path), tmp_path / "later")
+    records = [m["centers"] for m in RunFolder(tmp_path / "later").metrics()]
+    assert all(r["samples"] == 20 for r in records[1].values())
+    assert "1000000000 samples" in records[2]["center-2"]["left_out"]
+
+    def boasting(message: Message, context: Context) -> Message:
+        reply = center_app.app(message, context)
+        facts = wire.facts_of(reply.content)
+        if message.metadata.message_type == "query.check" and facts["center"] == "center-2":
+            return Message(wire.message({**facts, "samples": 10**9}), reply_to=message)
+        return reply
+
+    assert "Center 'center-2': it says that it has 1000000000 samples" in stopped(
+        InProcessGrid(files, boasting), path, tmp_path / "at once"
+    )
 
 
 def test_too_few_answers_stop_the_run(make, tmp_path) -> None:
@@ -970,7 +1086,7 @@ def test_a_lost_state_folder(make, tmp_path) -> None:
     coordinate(InProcessGrid(files, handle), load_config(path), tmp_path / "flower")
     records = [m["centers"] for m in RunFolder(tmp_path / "flower").metrics()]
     assert "what it kept of round 1 is gone" in records[2]["center-1"]["left_out"]
-    assert records[3]["center-1"] == {}
+    assert records[3]["center-1"].keys() == {"update_norm", "update_cosine"}
 
 
 def test_a_node_that_comes_back(make, tmp_path) -> None:
@@ -1108,7 +1224,7 @@ def test_a_center_that_lost_the_frozen_backbone_is_sent_it_again(make, tmp_path)
         if message.metadata.message_type == "train" and context.node_id == 101:
             calls.append("train")
             if len(calls) == 2:  # before its part of round 2
-                (folder,) = (tmp_path / "state-1").iterdir()
+                (folder,) = (path for path in (tmp_path / "state-1").iterdir() if path.is_dir())
                 shutil.rmtree(folder)
         return center_app.app(message, context)
 

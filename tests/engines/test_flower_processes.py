@@ -54,6 +54,7 @@ per_class = 2
 samples = 20
 test_samples = 50
 [deployment]
+insecure = true
 wait = 300
 timeout = {timeout}
 """

@@ -1,17 +1,34 @@
 """Flower with TLS and node authentication: who is let in, and the example of docs/deployment.md."""
 
+import http.client
+import os
+import re
+import shlex
+import shutil
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr")
 
-from fedmt.engines.flower.keys import make_keys
+from flwr.common.config import parse_config_args
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+from fedmt.core.errors import FedmtError
+from fedmt.engines.flower import node
+from fedmt.engines.flower.keys import fingerprint, make_keys, read_private_key
 from fedmt.engines.flower.processes import Deployment, Started
+from fedmt.runs.audit import verify
 from fedmt.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -19,45 +36,149 @@ pytestmark = pytest.mark.slow
 HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals"
 
 
-def test_the_hospitals(tmp_path) -> None:
-    """The tutorial of docs/deployment.md, with TLS, node authentication and data of the centers' own."""
-    options = ["--out", str(tmp_path / "out"), "--rounds", "1", "--samples", "40"]
-    demo = [sys.executable, str(HOSPITALS / "demo.py"), *options]
-    done = subprocess.run(demo, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+needs_nginx = pytest.mark.skipif(
+    shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin") is None,
+    reason="nginx is not installed (Debian: apt-get install nginx)",
+)
+
+
+def reached(port: int, path: str, authority: Path) -> int:
+    """The status of a request as Flower's own programs make it. The path goes out as it is written."""
+    trusted = ssl.create_default_context(cafile=str(authority))
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted, timeout=30)
+    try:
+        connection.request("POST", path, b"", {"Content-Type": PROTOBUF_MEDIA_TYPE})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+INSIDE = (
+    "/v1/control/list-runs",
+    "/v1/control/register-node",
+    "/v1/runtime/get-nodes",
+    "/v1/runtime/acquire-task",
+)
+AROUND = (
+    "/v1/fleet/../control/list-runs",
+    "/v1/fleet/%2e%2e/control/list-runs",
+    "/v1/fleet/..%2fcontrol/list-runs",
+    "//v1/control/list-runs",
+    "/v1/control/list-runs?from=/v1/fleet/",
+    "https://127.0.0.1/v1/control/list-runs",
+    "/",
+)
+
+
+@dataclass
+class Demo:
+    """What the demo did. direct, outside: while it trained, the status of each path of the SuperLink itself,
+    and through the proxy."""
+
+    out: Path
+    said: str
+    direct: dict[str, int]
+    outside: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory) -> Demo:
+    """The tutorial of docs/deployment.md: TLS, node authentication, names bound to keys, secure aggregation,
+    nginx."""
+    out = tmp_path_factory.mktemp("hospitals") / "out"
+    options = ["--out", str(out), "--rounds", "1", "--samples", "40"]
+    command = [sys.executable, "-u", str(HOSPITALS / "demo.py"), *options]
+    direct: dict[str, int] = {}
+    outside: dict[str, int] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        timer = threading.Timer(400, demo.kill)
+        timer.start()
+        assert demo.stdout is not None
+        said = ""
+        for line in demo.stdout:
+            said += line
+            if line.startswith("round 0"):  # round 1 runs, at the hospitals
+                ports = {name: int(port) for name, port in re.findall(r"(\w+) on 127.0.0.1:(\d+)", said)}
+                authority = out / "keys" / "ca.crt"
+                for path in (*INSIDE, *AROUND) if "nginx" in ports else ():
+                    direct[path] = reached(ports["SuperLink"], path, authority)
+                    outside[path] = reached(ports["nginx"], path, authority)
+        timer.cancel()
+    assert demo.returncode == 0, said
+    return Demo(out, said, direct, outside)
+
+
+def test_the_hospitals(hospitals: Demo) -> None:
+    """With data of the centers' own."""
     for word in ("garment", "department", "layer", "Everything that was started has ended."):
-        assert word in done.stdout
-    metrics = RunFolder(tmp_path / "out" / "coordinator" / "run").metrics()
+        assert word in hospitals.said
+    folder = hospitals.out / "coordinator" / "run"
+    metrics = RunFolder(folder).metrics()
     assert [m["round"] for m in metrics] == [0, 1]
     centers = metrics[1]["centers"]
     assert set(centers) == {"Berlin", "Lyon", "Oslo"} and not any("left_out" in c for c in centers.values())
-    assert "losses" in centers["Oslo"] and "losses" not in centers["Berlin"]  # what each allows
+    assert all(record == {} for record in centers.values())  # with secure aggregation nothing is known of one
     # What a center keeps is with it, and M-hat is with the coordinator where it was let out.
-    assert list((tmp_path / "out" / "lyon" / "state").rglob("round-000001.safetensors"))
-    state = RunFolder(tmp_path / "out" / "coordinator" / "run").load()
+    assert list((hospitals.out / "lyon" / "state").rglob("round-000001.safetensors"))
+    state = RunFolder(folder).load()
     assert state is not None
     assert "correspondence" in state.kept["Oslo"] and "correspondence" not in state.kept["Lyon"]
 
 
+def test_the_hospitals_are_known_by_their_keys(hospitals: Demo) -> None:
+    """By those that Flower authenticated; and both sides' logs say the same of what was sent."""
+    entries, problems = verify(hospitals.out / "coordinator" / "run" / "audit.jsonl")
+    assert problems == []
+    keys = {e["center"]: e["key"] for e in entries if e["event"] == "connected"}
+    own = {n: read_private_key(hospitals.out / "keys" / n).public_key() for n in ("Berlin", "Lyon", "Oslo")}
+    assert keys == {name: fingerprint(key) for name, key in own.items()}
+    received = {e["center"]: e for e in entries if e["event"] == "received"}
+    assert all(e["signed"] for e in received.values())
+    for name in own:
+        theirs, problems = verify(hospitals.out / name.lower() / "state" / "audit.jsonl")
+        assert problems == []
+        assert theirs[-1]["event"] == "sent" and theirs[-1]["parts"] == received[name]["parts"]
+
+
+@needs_nginx
+def test_nothing_but_the_fleet_is_reached_while_a_federation_trains(hospitals: Demo) -> None:
+    """examples/deployment/nginx.conf. Without it, anyone lists the runs and takes the coordinator's tasks."""
+    assert hospitals.direct["/v1/control/list-runs"] == 200
+    assert all(hospitals.direct[path] not in (403, 404) for path in INSIDE)
+    assert set(hospitals.outside.values()) == {403}
+    log = (hospitals.out / "nginx" / "access.log").read_text()
+    assert "POST /v1/fleet/push-messages" in log  # the hospitals went through it
+    passed = [line for line in log.splitlines() if " 403 " not in line]
+    assert passed and all("/v1/fleet/" in line for line in passed)
+
+
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory) -> Iterator[dict[str, Started]]:
-    """Nodes of all kinds at a SuperLink with TLS and node authentication, started together."""
+def running(tmp_path_factory) -> Iterator[Deployment]:
+    """A SuperLink with TLS and node authentication."""
     folder = tmp_path_factory.mktemp("secured")
-    keys = folder / "keys"
-    make_keys(keys, ["127.0.0.1"], ["known", "unknown"])
+    make_keys(folder / "keys", ["127.0.0.1"], ["known", "unknown"])
+    with Deployment(folder, folder / "keys") as running:
+        running.start_superlink()
+        running.register("known")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nodes(running) -> dict[str, Started]:
+    """Nodes of all kinds, started together; the second of one key after the first is there."""
+    folder = running.folder
     make_keys(folder / "other-keys", ["127.0.0.1"], [])
     center = folder / "center.toml"
     center.write_text('name = "known"\nstate = "state"\nfederation = "none.toml"\n')
-    with Deployment(folder, keys) as running:
-        running.start_superlink()
-        running.register("known")
-        wrong = folder / "other-keys" / "ca.crt"
-        yield {
-            "registered": running.start_supernode("known", center),
-            "unregistered": running.start_supernode("unknown", center),
-            "wrong authority": running.start_supernode("wrong", center, keys / "known", wrong),
-            "plain text": running.start_supernode("plain", center, insecure=True),
-        }
+    known, wrong = folder / "keys" / "known", folder / "other-keys" / "ca.crt"
+    started = {
+        "registered": running.start_supernode("known", center),
+        "unregistered": running.start_supernode("unknown", center),
+        "wrong authority": running.start_supernode("wrong", center, known, wrong),
+        "plain text": running.start_supernode("plain", center, insecure=True),
+    }
+    assert "SuperNode ID" in output(started["registered"], "SuperNode ID")
+    return {**started, "same key": running.start_supernode("second", center, known)}
 
 
 def output(node: Started, words: str, patience: float = 90.0) -> str:
@@ -70,18 +191,65 @@ def output(node: Started, words: str, patience: float = 90.0) -> str:
 
 
 def test_a_registered_node_is_let_in(nodes) -> None:
-    assert "SuperNode ID" in output(nodes["registered"], "SuperNode ID")
+    assert nodes["registered"].running
 
 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("unregistered", "Failed to initialize the connection"),
+        ("same key", "Failed to initialize the connection"),
         ("wrong authority", "SSL/TLS handshake error"),
         ("plain text", "Connection attempt failed"),
     ],
 )
 def test_others_are_refused(nodes, kind, words) -> None:
-    """An unregistered key, a certificate of another authority and plain text: no node comes of them."""
+    """An unregistered key, a certificate of another authority and plain text: no node comes of them. Nor of a
+    key whose node is online, which goes on."""
     printed = output(nodes[kind], words)
     assert words in printed and "SuperNode ID" not in printed
+    assert nodes["registered"].running
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(60, "6[01] s ahead of"), (-400, "(399|400) s behind"), (3, ""), (-290, "")]
+)
+def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, seconds, said) -> None:
+    right = time.time
+    monkeypatch.setattr(node.time, "time", lambda: right() + seconds)
+    words = ["--superlink", f"127.0.0.1:{running.port}", "--root-certificates", str(running.keys / "ca.crt")]
+    started: list[list[str]] = []
+    monkeypatch.setattr(node.os, "execvp", lambda program, words: started.append(words))
+    if said:
+        with pytest.raises(FedmtError, match=f"This machine's clock is {said} the coordinator's"):
+            node.check_clock(f"127.0.0.1:{running.port}", running.keys / "ca.crt")
+        with pytest.raises(SystemExit):
+            node.main(words)
+        assert started == []
+    else:
+        node.main(words)
+        assert started == [["flower-supernode", *words]]
+
+
+def test_the_tolerances_are_flowers() -> None:
+    assert (node.AHEAD, node.BEHIND) == (SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("unit", "program", "parser"),
+    [
+        ("fedmt-superlink", "/opt/fedmt/bin/flower-superlink", _parse_args_run_superlink),
+        ("fedmt-center", "/opt/fedmt/bin/python -m fedmt.engines.flower.node", _parse_args_run_supernode),
+    ],
+)
+def test_the_units_of_systemd(unit, program, parser) -> None:
+    """The commands are those that Flower understands."""
+    text = (HOSPITALS.parent / "deployment" / f"{unit}.service").read_text().replace("\\\n", " ")
+    (command,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert command.startswith(program)
+    given = parser().parse_args(shlex.split(command.removeprefix(program)))
+    assert given.host == "127.0.0.1" and not given.insecure
+    if unit == "fedmt-center":
+        assert parse_config_args([given.node_config]) == {"center": "/etc/fedmt/center.toml"}
+    else:
+        assert given.enable_supernode_auth

@@ -16,6 +16,8 @@ from fedmt.core.errors import FedmtError
 from fedmt.inputs import Images, Input, from_json
 from fedmt.reports.report import report
 
+OWN = ["fedmt_toy:Points", "fedmt_toy:network"]
+ALLOW = [word for name in OWN for word in ("--allow", name)]
 TOY = Path(__file__).parent / "fedmt_toy.py"
 
 CONFIG = """
@@ -82,25 +84,29 @@ def test_a_run_and_what_is_made_of_it(config, tmp_path: Path, command, top: str,
     assert status == 0 and "kind" in said
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["accuracy"]["kind"] > 0.9
-    model = fedmt.load(tmp_path / "run")
+    model = fedmt.load(tmp_path / "run", allow=OWN)
     points = np.array([[0.0, 2.0], [2.0, -1.0]], dtype=np.float32)
     assert model.predict(points).argmax(1).tolist() == [0, 1] and model.input.word == "point"
     assert model.predict(points, "pair").argmax(1).tolist() == [0, 1]
     with pytest.raises(FedmtError, match="points of shape"):
         model.predict(np.zeros((2, 3), dtype=np.float32))
-    status, _, said = command("predict", tmp_path / "run", path)
+    status, _, said = command("predict", tmp_path / "run", path, *ALLOW)
     assert status == 2 and "`fedmt predict` cannot read points from files" in said
     report([tmp_path / "run"], tmp_path / "report.html", with_images=True)
     assert command("run", path, "--out", tmp_path / "run", "--resume")[0] == 0
-    status, said, _ = command("export", tmp_path / "run", "--safetensors", tmp_path / "toy.safetensors")
+    status, said, _ = command(
+        "export", tmp_path / "run", "--safetensors", tmp_path / "toy.safetensors", *ALLOW
+    )
     assert status == 0
-    assert torch.equal(fedmt.load(tmp_path / "toy.safetensors").predict(points), model.predict(points))
+    assert torch.equal(
+        fedmt.load(tmp_path / "toy.safetensors", allow=OWN).predict(points), model.predict(points)
+    )
 
 
 def test_it_is_exported_to_onnx(config, tmp_path: Path, command) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     assert command("run", config(), "--out", tmp_path / "run")[0] == 0
-    status, _, said = command("export", tmp_path / "run", "--onnx", tmp_path / "toy.onnx")
+    status, _, said = command("export", tmp_path / "run", "--onnx", tmp_path / "toy.onnx", *ALLOW)
     assert status == 0, said
     session = onnxruntime.InferenceSession(str(tmp_path / "toy.onnx"))
     points = np.array([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]], dtype=np.float32)

@@ -15,6 +15,8 @@ from fedmt.aggregation.fedavg import FedAvg, FedAvgM
 from fedmt.aggregation.fedbn import FedBN
 from fedmt.aggregation.fedopt import FedAdam, FedYogi
 from fedmt.aggregation.fedprox import FedProx
+from fedmt.aggregation.guards import DEFAULT_GUARD, GUARDS, Clip, Guard, NoGuard
+from fedmt.aggregation.received import Combined, Received
 from fedmt.aggregation.scaffold import Scaffold
 from fedmt.aggregation.transforms import Transform, Transforms
 from fedmt.aggregation.trimmed_mean import TrimmedMean
@@ -27,14 +29,21 @@ STRATEGIES: Registry[type[Strategy]] = Registry(
 )
 
 __all__ = [
+    "DEFAULT_GUARD",
+    "GUARDS",
     "STRATEGIES",
     "Accumulator",
+    "Clip",
+    "Combined",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedBN",
     "FedProx",
     "FedYogi",
+    "Guard",
+    "NoGuard",
+    "Received",
     "RunningMean",
     "Scaffold",
     "Strategy",

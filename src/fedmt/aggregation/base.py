@@ -115,6 +115,8 @@ class Strategy(Named, ABC):
     """Whether batch-norm layers stay at their center."""
     corrects: ClassVar[bool] = False
     """Whether centers correct their gradients (`correction`) and measure their mean (`controls`)."""
+    needs_single_updates: ClassVar[bool] = False
+    """Whether it looks at each center's own update, which secure aggregation hides."""
 
     rate: float = 1.0
 

@@ -29,19 +29,24 @@ class TrimmedMean(Strategy):
     """
 
     name: ClassVar[str] = "trimmed_mean"
+    needs_single_updates: ClassVar[bool] = True
 
     trim: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.trim < 0.5:
-            raise FedmtError(
-                f"aggregation.trim: {self.trim} given, expected 0 <= trim < 0.5: it is cut off at each end, "
-                "and somebody must remain."
-            )
+        check_trim("aggregation.trim", self.trim)
 
     def accumulator(self) -> Accumulator:
         return Trimming(self.trim)
+
+
+def check_trim(name: str, trim: float) -> None:
+    if not 0 <= trim < 0.5:
+        raise FedmtError(
+            f"{name}: {trim} given, expected 0 <= trim < 0.5: it is cut off at each end, and somebody must "
+            "remain."
+        )
 
 
 class Trimming(Accumulator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedmt.config import (
 )
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.core.registry import importing_only
 from fedmt.data.center import Federation
 from fedmt.data.sources.arrays import dump_arrays
 from fedmt.metrics import HEADLINE, METRICS
@@ -57,13 +59,22 @@ class Result:
     Result(fedmt, round 20 of 20: accuracy 81.2% in 'wanted', 90.4% in 'triage')
     """
 
-    def __init__(self, path: str | Path, *, network: nn.Module | None = None) -> None:
-        """path: a run folder. network: the module that it was trained with, if it was one of your own."""
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        network: nn.Module | None = None,
+        allow: Collection[str] | None = (),
+    ) -> None:
+        """path: a run folder. network: the module that it was trained with, if it was one of your own.
+        allow: as in `fedmt.load`."""
         self.path = Path(path).resolve()
         self._folder: RunFolder = existing_run(Path(path))
         self._network = network
         self._federation: Federation | None = None
-        self._folder.enter_metrics()
+        self._allow = allow
+        with importing_only(allow):
+            self._folder.enter_metrics()
 
     def __repr__(self) -> str:
         method, last = self.model.description.method["name"], self.history[-1]
@@ -154,7 +165,7 @@ class Result:
     @cached_property
     def model(self) -> Model:
         """The trained model, as `fedmt.load` gives it."""
-        return load(self.path, model=self._network)
+        return load(self.path, model=self._network, allow=self._allow)
 
     def predict(
         self,

@@ -100,7 +100,7 @@ def train(
             display = Display(make_console(), title)
             with display.watching():
                 run_arrays(config, federation, folder, resume, display, network)
-        result = Result(folder, network=network)
+        result = Result(folder, network=network, allow=None)  # its code was named in this call
     except BaseException as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -44,6 +44,14 @@ JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object for programs; progress goes to standard error."),
 ]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Code of your own, as package.module:Name, that the model may name. No other is imported. May "
+        "be repeated.",
+    ),
+]
 PriorOption = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import fedmt
+from fedmt.commands.auditing import audit
 from fedmt.commands.preparing import check, init, schema
 from fedmt.commands.reporting import compare, report, watch
 from fedmt.commands.training import quickstart, reproduce, run_command, sweep
@@ -69,6 +70,7 @@ app.command(
     epilog="Example: fedmt predict runs/first scans/ --space triage --out predictions.csv",
 )(predict)
 app.command(no_args_is_help=True, epilog="Example: fedmt export runs/first --onnx model.onnx")(export)
+app.command(no_args_is_help=True, epilog="Example: fedmt audit runs/first/audit.jsonl")(audit)
 
 
 @app.callback(invoke_without_command=True)

@@ -68,9 +68,10 @@ def command_line(
     device: str,
     stdout: IO[str],
     console: Console,
+    allow: Sequence[str] = (),
 ) -> bool:
     """Predicts and writes; whether any file could be read. `console` is for what is not the result."""
-    model = load(run, device)
+    model = load(run, device, allow=allow)
     name = space if space is not None else model.spaces[0]
     top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
     if center is not None:

@@ -110,8 +110,8 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     from rich.table import Table
 
     from fedmt.commands.steps import next_step
-    from fedmt.config import build_federation, freeze, load_config
-    from fedmt.core.errors import listed
+    from fedmt.config import build_federation, center_keys, freeze, load_config
+    from fedmt.core.errors import FedmtError, listed
     from fedmt.data.center import Center
     from fedmt.data.overlap import overlaps
     from fedmt.engines.device import pick_device
@@ -141,6 +141,11 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
             missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
         table.add_row(member.name, samples, space, missing, role or _correspondence(member, engine.method))
     console.print(table)
+    if remote:
+        try:
+            center_keys(settings, [m.name for m in federation.roster.members])
+        except FedmtError as error:
+            notes = (*notes, str(error))
     for note in (*notes, *overlaps(federation)):
         console.print(f"Note: {note}", soft_wrap=True)
     parameters = sum(p.numel() for p in engine.model.parameters())

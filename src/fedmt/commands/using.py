@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmt.commands.arguments import PriorOption, RunArgument
+from fedmt.commands.arguments import AllowOption, PriorOption, RunArgument
 from fedmt.core.errors import FedmtError
 
 
@@ -36,6 +36,7 @@ def predict(
     ] = None,
     prior: PriorOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    allow: AllowOption = None,
 ) -> None:
     """Classes and probabilities of samples, in any label space of the federation."""
     from rich.console import Console
@@ -44,9 +45,14 @@ def predict(
     from fedmt.commands.steps import next_step
 
     console = Console(stderr=True, markup=False, highlight=False)
-    if not command_line(run, inputs, space, top, out, center, column, prior, device, sys.stdout, console):
+    named = allow or []
+    if not command_line(
+        run, inputs, space, top, out, center, column, prior, device, sys.stdout, console, named
+    ):
         raise typer.Exit(1)
-    next_step(console, "export", run, "--onnx", "model.onnx", *([] if prior is None else ["--prior", prior]))
+    again = [word for name in named for word in ("--allow", name)]
+    again += [] if prior is None else ["--prior", prior]
+    next_step(console, "export", run, "--onnx", "model.onnx", *again)
 
 
 def export(
@@ -61,11 +67,13 @@ def export(
         Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, next to it.")
     ] = None,
     prior: PriorOption = None,
+    allow: AllowOption = None,
 ) -> None:
     """The model as a file to deploy or to hand on."""
     if onnx is None and safetensors is None:
         raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
     from fedmt.commands.steps import SAMPLES, next_step
+    from fedmt.core.registry import importing_only
     from fedmt.models import load
     from fedmt.runs.folder import refuse_own_files, writing
     from fedmt.training.progress import make_console
@@ -73,7 +81,8 @@ def export(
     targets = [target for target in (onnx, safetensors) if target is not None]
     for target in targets:
         refuse_own_files(run, target)
-    model = load(run, "cpu")
+    named = allow or []
+    model = load(run, "cpu", allow=named)
     if prior is not None:
         model = model.answering_for(prior)
     for target in targets:
@@ -83,7 +92,8 @@ def export(
     if safetensors is not None:
         from fedmt.models.export.safetensors import export_safetensors
 
-        card = export_safetensors(model, run, safetensors)
+        with importing_only(named):
+            card = export_safetensors(model, run, safetensors)
         console.print(f"Weights: {safetensors}\nModel card: {card}", soft_wrap=True)
     if onnx is not None:
         from fedmt.models.export.onnx import export_onnx
@@ -97,4 +107,5 @@ def export(
         console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
     if model.description.prior is not None:
         console.print(f"The exported model answers for {model.description.prior.words}.", soft_wrap=True)
-    next_step(console, "predict", safetensors or run, SAMPLES)
+    again = [word for name in named for word in ("--allow", name)]
+    next_step(console, "predict", safetensors or run, SAMPLES, *again)

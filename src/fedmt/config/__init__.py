@@ -9,12 +9,15 @@ building.py    from a config to the method, the strategy, the federation and the
 describing.py  the other way: a federation of arrays in memory as the tables of a config
 freezing.py    the federation through a frozen network
 dumping.py     the resolved config, as a run folder keeps it
+summing.py     secure aggregation: on which terms, and what it excludes
+identity.py    which key each center of a run between machines must have
 """
 
 from __future__ import annotations
 
 from fedmt.config.building import (
     build_federation,
+    build_guard,
     build_method,
     build_model,
     build_network,
@@ -26,8 +29,10 @@ from fedmt.config.building import (
 from fedmt.config.describing import array_files, data_tables
 from fedmt.config.dumping import dump_config, resolved
 from fedmt.config.freezing import freeze
+from fedmt.config.identity import center_keys
 from fedmt.config.parsing import load_config, override, parse_config, read_toml
 from fedmt.config.schema import Config, DeploymentSpec, ModelSpec, config_class
+from fedmt.config.summing import build_summing
 
 __all__ = [
     "Config",
@@ -35,11 +40,14 @@ __all__ = [
     "ModelSpec",
     "array_files",
     "build_federation",
+    "build_guard",
     "build_method",
     "build_model",
     "build_network",
     "build_strategy",
+    "build_summing",
     "build_transforms",
+    "center_keys",
     "config_class",
     "data_tables",
     "dump_config",

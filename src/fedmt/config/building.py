@@ -12,15 +12,15 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from fedmt.aggregation import Strategy, Transform
+from fedmt.aggregation import DEFAULT_GUARD, GUARDS, Guard, NoGuard, Strategy, Transform
 from fedmt.aggregation.transforms import TransformSpec
 from fedmt.backbones import Classifier, build, find_backbone
 from fedmt.backbones.given import PREFIX
 from fedmt.backbones.heads import add_heads
 from fedmt.config.schema import NAMED, Config
-from fedmt.core.errors import FedmtError
+from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import LabelSpace
-from fedmt.core.registry import own_tables
+from fedmt.core.registry import option_names, own_tables
 from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
 from fedmt.data.holding import hold_out
@@ -28,6 +28,9 @@ from fedmt.data.loading import Vocabulary, load_federation
 from fedmt.data.member import Member
 from fedmt.inputs import Input
 from fedmt.methods import METHODS, Method
+
+GUARD = "guard"
+"""The key of [aggregation] that goes with every strategy, and chooses something by a name of its own."""
 
 RANDOM_FEATURES = (
     "model.freeze without model.weights: the features are those of a network at random weights. Name a file "
@@ -47,6 +50,37 @@ def build_strategy(config: Config) -> Strategy:
     return strategy
 
 
+def build_guard(config: Config) -> Guard:
+    """What is done about updates that are too large or point elsewhere.
+
+    `aggregation.guard` is a name, or a table with a name and options.
+    """
+    given = config.aggregation.get(GUARD, NoGuard.name if config.sums_only else DEFAULT_GUARD)
+    if not isinstance(given, str | dict):
+        raise FedmtError(
+            f"aggregation.guard: {given!r} given, expected a name or a table with a name and its options. "
+            f"Known: {listed(GUARDS)}."
+        )
+    options = {"name": given} if isinstance(given, str) else {"name": DEFAULT_GUARD, **given}
+    entry = GUARDS.find(options.pop("name"), "aggregation.guard")
+    known = option_names(entry)
+    for key in options:
+        if key not in known:
+            raise FedmtError(
+                f"aggregation.guard: guard '{entry.name}' has no option '{key}'.{nearest(key, known)} "
+                f"Known: {listed(known)}."
+            )
+    guard: Guard = _adapter(entry).validate_python(options)
+    schedule = build_method(config).schedule
+    trains = schedule.reference_counts_in_mean or schedule.reference_trains_after(1, 2)
+    if guard.needs_root and not (trains and config.training.reference_epochs > 0):
+        raise FedmtError(
+            f"aggregation.guard: '{guard.name}' compares each update with the reference center's own, which "
+            "does not train in every round with this method and these settings; choose another guard."
+        )
+    return guard
+
+
 def build_transforms(config: Config) -> tuple[Transform, ...]:
     """What happens to an update before a center sends it and after the coordinator receives it.
 
@@ -59,7 +93,7 @@ def build_transforms(config: Config) -> tuple[Transform, ...]:
 
 def build_named(config: Config, table: str) -> Any:
     """What a table chooses by its name, with its options; some have a table of their own."""
-    options = dict(getattr(config, table))
+    options = {key: value for key, value in getattr(config, table).items() if key != GUARD}
     entry = NAMED[table][1].find(options.pop("name"), f"{table}.name")
     options |= {name: getattr(config, name) for name in own_tables(entry)}
     return _adapter(entry).validate_python(options)

@@ -6,7 +6,8 @@ from typing import Any
 
 import tomli_w
 
-from fedmt.config.building import build_named
+from fedmt.aggregation import GUARDS, Clip
+from fedmt.config.building import GUARD, build_guard, build_named
 from fedmt.config.schema import NAMED, Config, find_input
 from fedmt.core.registry import option_names
 from fedmt.inputs import DEFAULT_INPUT
@@ -19,11 +20,17 @@ def dump_config(config: Config) -> str:
         del plain["input"]  # so that runs from before there were others can be resumed
     if not plain["metrics"]:
         del plain["metrics"]  # likewise
+    del plain["keep_checkpoints"]  # how much is kept may change when a run goes on
     plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
+    for center in plain.get("centers", ()):
+        center.pop("key", None)  # who may speak for a center may change, too
     # How long to wait, and for how many, may change when a run goes on; what travels may not.
-    wire = plain.pop("deployment", {}).get("wire", "float32")
-    if wire != "float32":
-        plain["deployment"] = {"wire": wire}
+    deployment = plain.pop("deployment", {})
+    fixed = ["wire"] if deployment.get("wire", "float32") != "float32" else []
+    if deployment.get("secure_aggregation"):
+        fixed += ["secure_aggregation", "max_samples"]
+    if fixed:
+        plain["deployment"] = {key: deployment[key] for key in fixed}
     return tomli_w.dumps(plain)
 
 
@@ -38,6 +45,10 @@ def resolved(config: Config) -> dict[str, Any]:
         built = build_named(config, table)
         options = {key: getattr(built, key) for key in option_names(type(built))}
         plain[table] = {"name": plain[table]["name"], **options}
+    guard = build_guard(config)
+    if guard != Clip():  # a run from before there were guards can be resumed
+        options = {key: getattr(guard, key) for key in option_names(type(guard))}
+        plain["aggregation"][GUARD] = {"name": GUARDS.name_of(type(guard)), **options}
     return plain
 
 

@@ -15,10 +15,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmt.config.adapting import adapted
-from fedmt.config.building import build_method, build_named, build_strategy
+from fedmt.config.building import GUARD, build_guard, build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED, Config, config_class, find_input
+from fedmt.config.summing import check_sums_suffice
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.registry import option_names, own_tables
 from fedmt.data.sources import find_source
@@ -89,6 +90,9 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             prefix = (table,)
             build_named(config, table)
         build_method(config).check_strategy(build_strategy(config))
+        prefix = ("aggregation", GUARD)
+        build_guard(config)
+        check_sums_suffice(config)
         enter(config.metrics, "metrics")
         _check_frozen(config)
         for key, spec in _sources(config):
@@ -163,7 +167,7 @@ def _check_options(table: str, config: Config, origin: Origin) -> None:
             raise FedmtError(
                 f"{origin.place(table, key)}{table}.{key}: goes into a table of its own, [{key}]."
             )
-        if key != "name" and key not in known:
+        if key not in ("name", *known) and (table, key) != ("aggregation", GUARD):
             hint = nearest(key, known) or (
                 f" {registry.word.capitalize()} '{options['name']}' has no options."
                 if not known

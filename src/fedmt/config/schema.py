@@ -83,23 +83,33 @@ class ModelSpec(Section):
 
 
 class DeploymentSpec(Section):
-    """Of a run over Flower, whose centers are on other machines; the local engine reads none of it.
+    """Of a run over Flower, whose centers are on other machines. Of it, the local engine reads only what
+    concerns secure aggregation.
 
     min_centers: a round with fewer answers stops the run. wait: seconds for the centers to connect before the
     first round. timeout: seconds for an answer; a later one is left out of its round. wire: how weight
     matrices travel; 'bfloat16' is half the bytes, and not the same to the bit.
+    insecure: whether any node may use any center's name. Otherwise every center has a key.
+    secure_aggregation: the coordinator learns the sum of the updates alone. threshold: the fewest centers in
+    a sum (not set: two thirds of them). max_samples: no center has more. A center's weight in a sum is a
+    share of it, so a value that is far too large costs precision.
     """
 
     min_centers: int = Field(1, ge=1)
     wait: float = Field(600.0, gt=0)
     timeout: float = Field(3600.0, gt=0)
     wire: Literal["float32", "bfloat16"] = "float32"
+    insecure: bool = False
+    secure_aggregation: bool = False
+    threshold: int | None = Field(None, ge=2)
+    max_samples: int = Field(65_536, ge=1, le=2**24)
 
 
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
-    metrics: those of the user's own, next to the built-in ones.
+    metrics: those of the user's own, next to the built-in ones. keep_checkpoints: how many of the last ones
+    stay on disk, so that a run can go on from an earlier round.
     The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
     from the input: a config is read by its `config_class`.
     """
@@ -112,6 +122,7 @@ class Config(Section):
     preset: Stays[str | None] = None
     metrics: Stays[list[str]] = Field(default_factory=list)
     checkpoint_every: Stays[int] = Field(1, ge=1)
+    keep_checkpoints: Stays[int] = Field(2, ge=2)
     method: Travels[dict[str, Any]] = Field(default_factory=dict)
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
     training: Travels[Training] = Training()
@@ -142,6 +153,11 @@ class Config(Section):
     def __reduce__(self) -> tuple[Any, ...]:
         """Its class is made when it is read, so pickle finds it by the input."""
         return _restored, (self.input, self.model.freeze, self.__getstate__())
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether the coordinator is to learn nothing but sums."""
+        return self.deployment is not None and self.deployment.secure_aggregation
 
     @property
     def options(self) -> Section:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -17,6 +18,26 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from fedmt.core.errors import FedmtError, listed, nearest
 
 T = TypeVar("T")
+
+
+class NotAllowed(FedmtError):
+    """A file or a message from elsewhere names code that nobody here allowed."""
+
+
+_allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
+
+
+@contextmanager
+def importing_only(names: Collection[str] | None) -> Iterator[None]:
+    """While inside, `find` imports these users' own names alone; with None, whatever it is asked for.
+
+    For names that come from elsewhere: a coordinator's plan, a model's file.
+    """
+    token = _allowed.set(None if names is None else frozenset(names))
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
 
 
 class Registry(MutableMapping[str, T], Generic[T]):
@@ -69,6 +90,9 @@ class Registry(MutableMapping[str, T], Generic[T]):
                 f"or '{self.form}' of your own."
             )
         where = f"{key}: {self.word} '{name}'"
+        allowed = _allowed.get()
+        if allowed is not None and name not in allowed:
+            raise NotAllowed(f"{where} is code that was not allowed by name, so it was not imported.")
         found = import_named(name, where, self.form)
         wrong = self._complaint(found)
         if wrong is not None:
@@ -80,6 +104,13 @@ class Registry(MutableMapping[str, T], Generic[T]):
         place = f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
         known = (name for name, value in self._entries.items() if value is entry or value == place)
         return next(known, place)
+
+
+def value_at(table: Any, *keys: str) -> Any:
+    """What stands in nested tables under these keys, whatever they are; None where there is nothing."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
 
 
 class Named:

@@ -109,6 +109,15 @@ class Center(Member, Samples):
         if self.correspondence is not None:
             self._check_correspondence(where, space, self.labels, self.correspondence)
 
+    def contents(self) -> dict[str, Tensor]:
+        """What it trains with; the labels under the classes they mean."""
+        own = {self.input.name: self.values}
+        if self.labels is not None:
+            own[f"labels {self.space}"] = self.labels
+        if self.correspondence is not None:
+            own["correspondence"] = self.correspondence.matrix
+        return own
+
     @staticmethod
     def _check_correspondence(where: str, space: LabelSpace, labels: Tensor, known: Correspondence) -> None:
         """A label that no wanted class has is impossible under every prediction: an infinite loss, so an
@@ -271,11 +280,7 @@ class Federation:
             places[f"held out/{self.reference.name}"] = self.held_out
         found: dict[str, dict[str, Tensor]] = {}
         for name, center in places.items():
-            own = found[name] = {self.input.name: center.values}
-            if center.labels is not None:
-                own[f"labels {center.space}"] = center.labels
-            if center.correspondence is not None:
-                own["correspondence"] = center.correspondence.matrix
+            found[name] = center.contents()
         for member in self.elsewhere:
             known = member.correspondence
             found[f"elsewhere/{member.name}"] = {} if known is None else {"correspondence": known.matrix}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import class_name
@@ -41,12 +42,31 @@ CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
 """A CSV file, or a table `{wanted class = "class"}` or `{wanted class = {class = probability}}`."""
 
 
+def fingerprint_at(where: str, key: str) -> str:
+    """A fingerprint as it was given; refuses what is none."""
+    if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", key):
+        raise FedmtError(
+            f"{where}: {key!r} given, expected the fingerprint of a public key, 'SHA256:' and 43 characters, "
+            "as `ssh-keygen -lf berlin.pub` prints it."
+        )
+    return key
+
+
 class CenterSpec(SourceSpec):
-    """A center: a source, the space it labels in (none: it has no labels), and its correspondence."""
+    """A center: a source, the space it labels in (none: it has no labels), and its correspondence.
+
+    key: in a run between machines, the fingerprint of the public key that its node must have.
+    """
 
     name: str = Field(min_length=1)
     space: str | None = None
     correspondence: CorrespondenceSpec | None = None
+    key: str | None = None
+
+    @field_validator("key")
+    @classmethod
+    def _fingerprint(cls, key: str | None) -> str | None:
+        return None if key is None else fingerprint_at("centers.key", key)
 
 
 class ReferenceSpec(SourceSpec):

@@ -14,7 +14,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from fedmt.aggregation import Accumulator, FedAvgM, Strategy, Transform, Weights, packed, transforms, unpacked
+from fedmt.aggregation import (
+    Clip,
+    Combined,
+    FedAvgM,
+    Guard,
+    Received,
+    Strategy,
+    Transform,
+    Weights,
+    packed,
+    transforms,
+)
 from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
@@ -22,10 +33,17 @@ from fedmt.engines.device import place
 from fedmt.engines.eager.trainer import Precision, Trained, Trainer
 from fedmt.engines.graphs.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
+from fedmt.engines.scoring import scores_of
 from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State
-from fedmt.engines.testing import Scores, Tested, answered, measured
-from fedmt.methods.base import Answer, Method, Tensors
+from fedmt.engines.summing import SummedStatistics, SummedUpdates, check_terms, moment_layout, update_layout
+from fedmt.engines.testing import Tested, answered, measured
+from fedmt.methods.base import Method, Tensors
+from fedmt.privacy.masking.fixed_point import Layout
+from fedmt.privacy.masking.terms import Summing
+
+Updates = Received | SummedUpdates
+"""What the updates of a round go into."""
 
 NOT_FINITE = "its update has NaN or Inf in it"
 
@@ -35,11 +53,13 @@ class LocalEngine:
     """Runs a method on a federation.
 
     model: samples [B, ...] as a network sees them to logits [B, K]; its weights are the starting point.
-    precision: of the network, see `Trainer`. strategy: how updates are averaged.
+    precision: of the network, see `Trainer`. strategy: how updates are averaged. guard: what is done about
+        updates that are too large, or point elsewhere.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
+    summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
     """
 
     federation: Federation
@@ -52,6 +72,8 @@ class LocalEngine:
     graphs: bool | None = None
     on_center: Callable[[int, str], None] = lambda round, name: None
     transforms: tuple[Transform, ...] = ()
+    guard: Guard = field(default_factory=Clip)
+    summing: Summing | None = None
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
@@ -70,6 +92,9 @@ class LocalEngine:
         here = self.federation.centers if self.method.schedule.centers_train else ()
         reference = self.federation.reference
         self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
+        self._clipped = 0
+        if self.summing is not None:
+            check_terms(self.summing, self.federation, self.method.training.participation)
         self._urgent: torch.cuda.Stream | None = None
         if self._fleet is not None and self.device.type == "cuda":
             self._urgent = torch.cuda.Stream(self.device, priority=-1)
@@ -97,7 +122,7 @@ class LocalEngine:
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = before.round + 1
-        updates = self.strategy.accumulator()
+        updates = self._updates(before)
         outcomes: dict[str, Outcome] = {}
         absent = self._absent(number)
         centers = self.federation.centers if self.method.schedule.centers_train else ()
@@ -105,7 +130,7 @@ class LocalEngine:
         for job, done in self._trained(self._planned(present, before, number, outcomes)):
             outcome = self.site.finish(job, done)
             self._average(job.center, outcome, updates, number)
-            # What is already averaged need not be kept.
+            # What was handed over to be averaged need not be kept.
             outcomes[job.center.name] = replace(outcome, update=None, trained=None)
         kept = dict(before.kept)
         for center in present:
@@ -116,17 +141,31 @@ class LocalEngine:
         }
         return self._close(before, updates, kept, records, absent)
 
+    def _updates(self, before: State) -> Updates:
+        """What the updates of a round go into."""
+        if self.summing is None:
+            return Received(self.strategy, self.guard, before.weights)
+        return SummedUpdates(self._update_layout(before, self.summing), self.device)
+
+    def _update_layout(self, before: State, summing: Summing) -> Layout:
+        weights, by_samples = before.weights, self.method.training.weights == "samples"
+        site, everyone = self.site, len(self.federation.roster.members) + 1
+        corrects = self.strategy.corrects
+        return update_layout(
+            summing, weights, self._parameters, site.local, site.heads, corrects, by_samples, everyone
+        )
+
     def _close(
         self,
         before: State,
-        updates: Accumulator,
+        updates: Updates,
         kept: dict[str, Tensors],
         records: dict[str, Record],
-        absent: Collection[str],
+        absent: Mapping[str, str],
     ) -> tuple[State, Record]:
         """A round after its centers: averaging (C), the reference center (A), statistics, test."""
         number = before.round + 1
-        weights, loss = before.weights, None
+        weights, loss, root = before.weights, None, None
         reference = self.federation.reference
         self.on_center(number, reference.name)
         if self.method.schedule.reference_counts_in_mean:
@@ -142,13 +181,21 @@ class LocalEngine:
                 others = self.site.other_heads(None)
                 weights = {**weights, **{k: v for k, v in local.items() if k not in others}}
                 loss = outcome.record["losses"]["loss"]
+                root = self.site.difference(job, outcome.trained) if self.guard.needs_root else None
                 self._average(reference, outcome, updates, number)
                 lasting = {k: v for k, v in outcome.kept.items() if not k.startswith("weights:")}
                 kept[reference.name] = _on_cpu(lasting)
+        elif self.guard.needs_root:
+            root = self._root(before)
         with self._clock.phase("aggregate"):
+            combined = updates.combine(root)
+            self._clipped = updates.clipped if isinstance(updates, SummedUpdates) else 0
+            self._judge(combined, before, kept, records)
+            share = self._participation(combined.counts)
             weights, server = self.strategy.aggregate(
-                weights, updates.result(), before.server, self._parameters, self._participation(updates)
+                weights, combined.mean, before.server, self._parameters, share
             )
+        absent = {**absent, **combined.left_out}
         state = State(number, weights, server, self.method.exchange(self.federation.roster, kept))
         state, after = self._reference_update(state, absent)
         return state, self._record(state, after if loss is None else loss, records)
@@ -187,20 +234,43 @@ class LocalEngine:
             with self._clock.phase(phase):
                 yield from self._fleet.train(jobs)
 
-    def _average(self, center: Center, outcome: Outcome, updates: Accumulator, number: int) -> None:
+    def _root(self, before: State) -> Weights | None:
+        """What the reference center's own labels make of the model that the centers received."""
+        reference, number = self.federation.reference, before.round + 1
+        own = self.site.plan_reference(reference, before.weights, before.server, {}, number)
+        for job, done in self._trained([own] if own is not None else [], "reference"):
+            return self.site.difference(job, done.weights)
+        return None
+
+    def _judge(
+        self, combined: Combined, before: State, kept: dict[str, Tensors], records: dict[str, Record]
+    ) -> None:
+        """Records what was measured of each update. Of a center that was left out, the round does not count:
+        it goes on from what it kept before."""
+        for name, facts in combined.facts.items():
+            if name in records:  # the reference center is not
+                records[name] |= facts
+        for name, why in combined.left_out.items():
+            records[name] = {**combined.facts[name], "left_out": why}
+            kept.pop(name, None)
+            if name in before.kept:
+                kept[name] = dict(before.kept[name])
+
+    def _average(self, center: Center, outcome: Outcome, updates: Updates, number: int) -> None:
         """Adds a center's update to the others, if it has one."""
         if outcome.update is not None:
             weight = len(center) if self.method.training.weights == "samples" else 1.0
             if not self._add(center.name, outcome.update, weight, updates, number):
                 outcome.record["left_out"] = NOT_FINITE
 
-    def _add(self, name: str, update: Weights, weight: float, updates: Accumulator, number: int) -> bool:
+    def _add(self, name: str, update: Weights, weight: float, updates: Updates, number: int) -> bool:
         """Adds a received update, after the transforms; False where it is not finite, and does not count."""
         with self._clock.phase("aggregate"):
             rng = random_numbers(self.seed, number, f"received from {name}")
-            return updates.add(transforms.after_receiving(self.transforms, update, number, name, rng), weight)
+            update = transforms.after_receiving(self.transforms, update, number, name, rng)
+            return updates.add(name, update, weight)
 
-    def _participation(self, updates: Accumulator) -> dict[str, float]:
+    def _participation(self, counts: Mapping[str, int]) -> dict[str, float]:
         """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
         everyone = list(self.federation.roster.members)
         if self.method.schedule.reference_counts_in_mean:
@@ -209,7 +279,7 @@ class LocalEngine:
         for head, keys in enumerate(self.site.heads):
             mine = [c for c in everyone if c.space is not None and self.site.head(c.space.name) == head]
             having |= dict.fromkeys(keys, len(mine))
-        return {k: updates.counts[k] / max(having[k], 1) for k in updates.counts.keys() & having.keys()}
+        return {k: counts[k] / max(having[k], 1) for k in counts.keys() & having.keys()}
 
     def _reference_update(self, state: State, absent: Collection[str]) -> tuple[State, float | None]:
         """Procedure A, then the batch-norm statistics of the resulting model."""
@@ -245,7 +315,19 @@ class LocalEngine:
             if mode == "static" and self.method.schedule.centers_train:
                 centers += [c for c in self.federation.centers if c.name not in absent]
             parts = ((float(len(c)), self.trainer.statistics(c.values)) for c in centers)
-            self.trainer.set_statistics(static_bn.pool(parts))
+            if self.summing is None or mode != "static":
+                self.trainer.set_statistics(static_bn.pool(parts))
+                return
+            total: SummedStatistics | None = None
+            for samples, found in parts:
+                total = total or self._summed_statistics(found, self.summing)
+                total.add(int(samples), found)
+            if total is not None:
+                self.trainer.set_statistics(total.result())
+
+    def _summed_statistics(self, own: static_bn.Statistics, summing: Summing) -> SummedStatistics:
+        """own: those of the reference center, which say how large the others may be."""
+        return SummedStatistics(moment_layout(summing, own, len(self.federation.roster.members) + 1))
 
     def _absent(self, number: int) -> dict[str, str]:
         names = [m.name for m in self.federation.roster.members]
@@ -270,55 +352,20 @@ class LocalEngine:
         trained = [c["losses"] for c in centers.values() if "losses" in c]
         if trained:
             record["losses"] = {k: sum(c[k] for c in trained) / len(trained) for k in trained[0]}
+        if self._clipped:
+            record["clipped_entries"] = self._clipped
         record["centers"] = centers
         record["seconds"] = {k: round(v, 4) for k, v in self._clock.seconds.items()}
         return record
 
     def _tested(self, state: State) -> list[Tested]:
         answers = self.method.answers(self.federation.roster, state.kept)
-        return answered(self.federation, answers, self._scores(state))
+        return answered(self.federation, answers, scores_of(self.site, state))
 
     def tested(self, state: State) -> list[Tested]:
         """A state's answers to each test set, in its label space."""
         with self._apart():
             return self._tested(state.to(self.device))
-
-    def _scores(self, state: State) -> Scores:
-        known: dict[int, Tensor] = {}  # tests in several spaces share their samples
-
-        def scores(values: Tensor, space: str, answers: Sequence[Answer]) -> list[Tensor]:
-            if answers[0].of == "center":
-                return self._centers_scores(values, space, [a.center for a in answers], state)
-            if answers[0].of == "shared":
-                self.trainer.load(unpacked("shared", state.server) or state.weights)
-                return [self.trainer.predict(values, self.site.head(space))]
-            if id(values) not in known:
-                self.trainer.load(state.weights)
-                known[id(values)] = self.trainer.predict(values)
-            own = known[id(values)]
-            return [own if a.matrix is None else own @ a.matrix.to(own).T for a in answers]
-
-        return scores
-
-    def _centers_scores(
-        self, values: Tensor, space: str, centers: Sequence[str], state: State
-    ) -> list[Tensor]:
-        """Each center's own model on the samples, by its head for the space."""
-        site, head = self.site, self.site.head(space)
-        if site.local.issubset(frozenset().union(*site.heads)):
-            # They differ only in their last layer, so the network below it is run once.
-            self.trainer.load(state.weights)
-            heads = [self._own_head(state.kept[c], head) for c in centers]
-            return self.trainer.predict_by(values, heads)
-        found = []
-        for center in centers:
-            self.trainer.load(site.model_of(state.weights, state.kept[center]))
-            found.append(self.trainer.predict(values, head))
-        return found
-
-    def _own_head(self, kept: Mapping[str, Tensor], head: int) -> Weights:
-        own = unpacked("weights", kept)
-        return {k.rpartition(".")[2]: own[k] for k in self.site.heads[head]}
 
     def predict(self, values: Tensor) -> Tensor:
         """The loaded model's probabilities [N, K] on un-augmented samples."""

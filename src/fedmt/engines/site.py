@@ -209,15 +209,8 @@ class Site:
 
     def finish(self, job: Job, done: Trained) -> Outcome:
         """What the center sends and keeps."""
-        strategy, trained, received = self.strategy, done.weights, job.received
-        names = [k for k in self._shared(job) if received[k].is_floating_point()]
-        update = dict(
-            zip(
-                names,
-                torch._foreach_sub([trained[k] for k in names], [received[k] for k in names]),
-                strict=True,
-            )
-        )
+        strategy, trained = self.strategy, done.weights
+        update = self.difference(job, trained)
         control, sent = strategy.controls(
             job.lasting, {k: v for k, v in done.mean_gradient.items() if k in update}
         )
@@ -237,6 +230,12 @@ class Site:
         rng = random_numbers(self.seed, number, f"update of {name}")
         update = transforms.before_sending(self.transforms, {**update, **sent}, number, name, rng)
         return Outcome({**job.record, "losses": done.losses}, kept, update, trained)
+
+    def difference(self, job: Job, trained: Mapping[str, Tensor]) -> Weights:
+        """Trained minus received weights, of what is averaged."""
+        names = [k for k in self._shared(job) if job.received[k].is_floating_point()]
+        changed = torch._foreach_sub([trained[k] for k in names], [job.received[k] for k in names])
+        return dict(zip(names, changed, strict=True))
 
     def _shared(self, job: Job) -> list[str]:
         """Names of what is averaged: neither the local layers nor other spaces' heads."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedmt.backbones.frozen import Frozen
+from fedmt.backbones.given import PREFIX as GIVEN
+from fedmt.backbones.timm import PREFIX as TIMM
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.core.escaping import escaped
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.core.priors import log_prior
-from fedmt.core.registry import option_names
+from fedmt.core.registry import NotAllowed, importing_only, option_names, value_at
 from fedmt.data.center import Federation
 from fedmt.data.member import Member, Roster
 from fedmt.inputs import Input, from_json, to_json
@@ -29,6 +33,16 @@ from fedmt.methods import METHODS, Method
 from fedmt.models.priors import Prior, Shares, uniform
 
 FORMAT = "fedmt-model-1"
+
+NAMING = (
+    ("backbone",),
+    ("method", "name"),
+    ("method", "estimator"),
+    ("input", "name"),
+    ("frozen", "backbone"),
+    ("frozen", "input", "name"),
+)
+"""Where the file may name code that is looked up."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +143,9 @@ class Description:
         return {} if space is None or space in self.roster.spaces else {"classes": list(space.classes)}
 
     @classmethod
-    def from_json(cls, text: str, where: str | Path) -> Description:
-        """Checks what was written by `to_json`; `where` goes into the errors."""
+    def from_json(cls, text: str, where: str | Path, allow: Collection[str] | None = ()) -> Description:
+        """Checks what was written by `to_json`; `where` goes into the errors. allow: the users' own code that
+        it may name; None: any."""
         try:
             raw = json.loads(text)
             found = raw.pop("format", None)
@@ -143,9 +158,12 @@ class Description:
             )
         if "image_shape" in raw:  # as written before there were other inputs than images
             raw["input"] = {"name": "images", "shape": raw.pop("image_shape")}
+        if allow is not None:
+            _refuse_code(raw, where, allow)
         try:
-            described = _File.model_validate(raw).description()
-            described.build_method()
+            with importing_only(allow):
+                described = _File.model_validate(raw).description()
+                described.build_method()
             return described
         except (ValidationError, KeyError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args}
@@ -155,6 +173,25 @@ class Description:
             ) from None
         except FedmtError as error:  # its method or input is not found here, or refuses its options
             raise FedmtError(f"{where}: {error}") from None
+
+
+def _refuse_code(raw: Mapping[str, Any], where: str | Path, allow: Collection[str]) -> None:
+    """A file from elsewhere may name any module in reach, and to look it up is to run it."""
+    names = {".".join(place): value_at(raw, *place) for place in NAMING}
+    refused = {
+        place: name
+        for place, name in names.items()
+        if isinstance(name, str) and ":" in name and name not in allow and not name.startswith((GIVEN, TIMM))
+    }
+    if not refused:
+        return
+    code = ", ".join(f"{place} '{escaped(name, 80)}'" for place, name in refused.items())
+    own = [escaped(name, 80) for name in dict.fromkeys(refused.values())]
+    options = shlex.join(word for name in own for word in ("--allow", name))
+    raise NotAllowed(
+        f"{where}: the model names code that does not come with fedmt ({code}); loading it would import and "
+        f"run that code. If you know and trust it, say so: {options}, or fedmt.load(path, allow={own!r})."
+    )
 
 
 class _Entry(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import packed
 from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.registry import importing_only
 from fedmt.engines.device import pick_device
 from fedmt.engines.state import State
 from fedmt.inputs import Input
@@ -237,32 +238,40 @@ def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
     ]
 
 
-def load(path: str | Path, device: str = "auto", model: nn.Module | None = None) -> Model:
+def load(
+    path: str | Path,
+    device: str = "auto",
+    model: nn.Module | None = None,
+    allow: Collection[str] | None = (),
+) -> Model:
     """The model of a run folder, finished or not (then of its last saved round), or of a file that
     `fedmt export --safetensors` wrote. The training data is not needed.
 
     device: 'auto', 'cpu', 'cuda' or 'cuda:1'.
     model: the module that the run was trained with, if it was one of your own; its weights do not matter.
+    allow: the names, as 'package.module:Name', of code of your own that the model may name. No other code is
+        imported. None trusts the file with any.
     """
     path, where = Path(path), pick_device(device)
     if path.is_file():
-        description, state = _from_file(path)
+        description, state = _from_file(path, allow)
     else:
-        description, state = _from_folder(path)
+        description, state = _from_folder(path, allow)
     try:
-        return Model(description, state, where, model)
+        with importing_only(allow):
+            return Model(description, state, where, model)
     except FedmtError as error:
         raise FedmtError(f"{path}: {error}") from None
 
 
-def _from_folder(path: Path) -> tuple[Description, State]:
+def _from_folder(path: Path, allow: Collection[str] | None) -> tuple[Description, State]:
     folder = existing_run(path)
     if not folder.model_file.exists():
         raise FedmtError(
             f"{path} has no model.json: the run was made by an older fedmt, or has not begun. `fedmt run` of "
             "its config with --resume writes the file; rounds that are done are not trained again."
         )
-    description = Description.from_json(_text(folder.model_file), folder.model_file)
+    description = Description.from_json(_text(folder.model_file), folder.model_file, allow)
     state = folder.load()
     if state is None:
         raise FedmtError(f"{path}: no round is finished yet, so there is no model to load.")
@@ -271,7 +280,7 @@ def _from_folder(path: Path) -> tuple[Description, State]:
     return description, state
 
 
-def _from_file(path: Path) -> tuple[Description, State]:
+def _from_file(path: Path, allow: Collection[str] | None) -> tuple[Description, State]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -288,7 +297,7 @@ def _from_file(path: Path) -> tuple[Description, State]:
             f"{path}: weights without a description of their model. Give the run folder, or a file that "
             "`fedmt export --safetensors` wrote."
         )
-    return Description.from_json(metadata[METADATA], path), load_checkpoint(path)
+    return Description.from_json(metadata[METADATA], path, allow), load_checkpoint(path)
 
 
 def _text(path: Path) -> str:

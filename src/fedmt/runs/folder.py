@@ -3,7 +3,7 @@
     config.toml        the resolved config
     model.json         what is needed to use the weights: label spaces, the input, centers
     metrics.jsonl      one line per round
-    checkpoints/       round-000012.safetensors, the last two
+    checkpoints/       round-000012.safetensors, the last two, or as many as `keep_checkpoints` says
     frozen.safetensors the weights of a frozen backbone, once; the checkpoints have the head alone
     data.json          digests of the data it began with
     summary.json       written when the run is finished
@@ -41,7 +41,7 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 KEEP = 2
-"""Checkpoints kept: the last, and the one before in case the last is damaged."""
+"""Checkpoints kept at least: the last, and the one before in case the last is damaged."""
 
 
 class RunFolder:
@@ -217,12 +217,12 @@ class RunFolder:
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def save(self, state: State) -> None:
-        """Writes the state, then drops checkpoints older than the one before."""
+    def save(self, state: State, keep: int = KEEP) -> None:
+        """Writes the state, then drops all but the last `keep` checkpoints."""
         with writing(self.checkpoints):
             self.checkpoints.mkdir(exist_ok=True)
         write_atomically(self._checkpoint(state.round), dump_state(state))
-        for old in self._saved()[:-KEEP]:
+        for old in self._saved()[:-keep]:
             old.unlink(missing_ok=True)
 
     def load(self) -> State | None:

@@ -15,8 +15,10 @@ import fedmt
 from fedmt.config import (
     Config,
     build_federation,
+    build_guard,
     build_method,
     build_strategy,
+    build_summing,
     build_transforms,
     dump_config,
     freeze,
@@ -163,7 +165,7 @@ def _train(
         begin = time.perf_counter()
         state, record = engine.start()
         _write_round(folder, state, record, begin)
-        folder.save(state)
+        folder.save(state, config.keep_checkpoints)
         trackers.log([record])
         observer.round(record)
     try:
@@ -173,11 +175,11 @@ def _train(
             _write_round(folder, after, record, begin)
             state = after  # finished: its metrics are written
             if state.round % config.checkpoint_every == 0 or state.round == rounds:
-                folder.save(state)
+                folder.save(state, config.keep_checkpoints)
             trackers.log([record])
             observer.round(record)
     except (Stopped, KeyboardInterrupt):
-        folder.save(state)  # the last finished round may not have been due
+        folder.save(state, config.keep_checkpoints)  # the last finished round may not have been due
         raise
     return state
 
@@ -198,6 +200,8 @@ def build_engine(
         device,
         precision=config.precision,
         strategy=build_strategy(config),
+        guard=build_guard(config),
+        summing=build_summing(config, len(federation.roster.members)),
         transforms=build_transforms(config),
         graphs=config.graphs,
     )

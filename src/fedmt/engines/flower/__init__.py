@@ -7,11 +7,18 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     plan.py         what the coordinator tells the centers of a run
     center.py       the ClientApp: what a center answers
     settings.py     a center's own file, center.toml
+    allowing.py     what a plan may name at a center
     memory.py       what a center keeps, on its own disk
     server.py       the ServerApp
     coordinator.py  the engine: the local one's round, with centers that are elsewhere
+    summed.py       the same engine with secure aggregation, where it learns sums alone
+    masked.py       a center's side of it
     roll.py         which node is which center; asking them, and waiting
-    keys.py         a throw-away authority and keys, to try it
+    identity.py     who a node is, by its key, and whether an answer is its own
+    answers.py      what a center says in its answer, checked before it counts
+    trail.py        what passes, in the audit log of each side
+    keys.py         fingerprints and signatures; a throw-away authority and keys, to try it
+    node.py         starts a SuperNode, unless this machine's clock is wrong
     processes.py    a whole deployment on one machine, for the demo, the tests and the benchmark
 
 Nothing is imported here: a center's process starts anew for every message.

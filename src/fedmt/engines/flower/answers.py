@@ -1,4 +1,8 @@
-"""What a center says in its answer, checked before it counts: the coordinator trusts no number."""
+"""What a center says in its answer, checked before it counts: the coordinator trusts no number.
+
+Pure functions of an answer's content. Each returns what may be used, or raises `LeftOut` with the reason, in
+words that go into the log and the metrics. A wrong number is its center's problem alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
+from fedmt.core.static_bn import Statistics
 from fedmt.engines.site import Record
 
 
@@ -13,34 +20,123 @@ class LeftOut(Exception):
     """Why an answer does not count."""
 
 
-MEASURES = (
-    "confident_share",
-    "pseudo_label_accuracy",
-    "correspondence_error",
-    "prior_error",
-    "filled_columns",
-    "unprojected_samples",
-)
-"""What a center may tell of its round beside its losses."""
+MEASURES: dict[str, float] = {
+    "confident_share": 1.0,
+    "pseudo_label_accuracy": 1.0,
+    "correspondence_error": 1e4,
+    "prior_error": 1.0,
+    "filled_columns": 1e6,
+    "unprojected_samples": 1e9,
+}
+"""What a center may tell of its round beside its losses, and the largest value that is believed; the least is
+0. Rounding errors aside (`SLACK`)."""
+
+SLACK = 1e-3
+MOST_LOSS = 1e9
+MOST_SAMPLES = 100_000_000
+"""No center has more. Whoever says so would be the whole of a mean that is weighted by samples."""
+
+FAR = 100.0
+"""In standard deviations of the reference center's own layer, how far a batch-norm statistic may lie away.
+
+Honest centers stay below 2 (docs/guards.md)."""
 
 
 def metrics_of(given: Any) -> Record:
-    """What a center tells of its round, as far as it is known and finite."""
+    """What a center tells of its round, as far as it is known."""
     if not isinstance(given, dict):
         return {}
-    found: Record = {k: float(given[k]) for k in MEASURES if _is_number(given.get(k))}
+    found: Record = {}
+    for name, most in MEASURES.items():
+        if name in given:
+            found[name] = _within(given[name], -SLACK, most + SLACK, f"its {name}")
     losses = given.get("losses")
-    if isinstance(losses, dict) and losses and all(_is_number(v) for v in losses.values()):
-        found["losses"] = {str(k): float(v) for k, v in losses.items()}
+    if isinstance(losses, dict) and losses:
+        found["losses"] = {
+            str(k): _within(v, -MOST_LOSS, MOST_LOSS, "one of its losses") for k, v in losses.items()
+        }
     return found
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def samples_of(facts: Mapping[str, Any]) -> float:
+def samples_of(facts: Mapping[str, Any], known: int | None = None) -> float:
+    """known: what it said in its check. It may not say otherwise later: its weight in a mean is at stake."""
     samples = facts.get("samples")
-    if not isinstance(samples, int) or samples < 1:
-        raise LeftOut(f"it says that it has {samples} samples")
+    if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples <= MOST_SAMPLES:
+        raise LeftOut(f"it says that it has {_shown(samples)} samples, expected 1 to {MOST_SAMPLES:,}")
+    if known is not None and samples != known:
+        raise LeftOut(f"it says that it has {samples:,} samples, but in its check it was {known:,}")
     return float(samples)
+
+
+def correspondence_of(matrix: Tensor, classes: int, wanted: int) -> Tensor:
+    """An M-hat [classes, wanted]: probabilities, and every column sums to 1."""
+    if tuple(matrix.shape) != (classes, wanted) or not matrix.is_floating_point():
+        raise LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
+    if not _are_shares(matrix) or not bool(((matrix.double().sum(0) - 1).abs() <= SLACK).all()):
+        raise LeftOut("its estimated correspondence is not one of probabilities whose columns sum to 1")
+    return matrix
+
+
+def prior_of(prior: Tensor, size: Tensor | None, wanted: int) -> tuple[Tensor, Tensor]:
+    """A prior [wanted], and the number of samples that it was estimated from."""
+    sums_to_1 = abs(float(prior.double().sum()) - 1) <= SLACK
+    if tuple(prior.shape) != (wanted,) or not _are_shares(prior) or not sums_to_1:
+        raise LeftOut("its estimated prior is not a share for each wanted class")
+    if size is None or size.numel() != 1 or size.is_floating_point():
+        raise LeftOut("it sent its estimated prior without its number of samples")
+    samples_of({"samples": int(size)})
+    return prior, size.reshape(())
+
+
+def statistics_of(found: Mapping[str, Tensor], own: Statistics) -> Statistics:
+    """Batch-norm statistics of a center, next to the reference center's `own` of the same model."""
+    if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in own.items()}:
+        raise LeftOut("its statistics are not those of this model")
+    if not all(bool(v.isfinite().all()) for v in found.values()):
+        raise LeftOut("its statistics have NaN or Inf in them")
+    for key, value in found.items():
+        if key.endswith(".running_var"):
+            if bool((value < 0).any()):
+                raise LeftOut(f"its statistics have a variance of {float(value.min()):.3g} in '{key}'")
+            most = FAR**2 * float(own[key].double().max())
+            if float(value.double().max()) > most > 0:
+                raise LeftOut(
+                    f"its statistics have a variance of {float(value.max()):.3g} in '{key}', and at most "
+                    f"{most:.3g} is plausible"
+                )
+        elif key.endswith(".running_mean"):
+            deviation = float(own[key.removesuffix("mean") + "var"].double().max()) ** 0.5
+            away = float((value.double() - own[key].double().to(value.device)).abs().max())
+            if away > FAR * deviation > 0:
+                raise LeftOut(
+                    f"its statistics have a mean in '{key}' that is {away:.3g} away from the reference "
+                    f"center's, and at most {FAR * deviation:.3g} is plausible"
+                )
+    return dict(found)
+
+
+def variances_stay_positive(received: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> None:
+    """With `batch_norm = "running"`, statistics travel as weights do."""
+    for key, change in update.items():
+        if key.endswith(".running_var") and bool((received[key].to(change) + change < 0).any()):
+            raise LeftOut(f"its update makes a variance in '{key}' negative")
+
+
+def _are_shares(values: Tensor) -> bool:
+    values = values.double()
+    return bool(((values >= -SLACK) & (values <= 1 + SLACK)).all())  # NaN is neither
+
+
+def _within(value: Any, least: float, most: float, what: str) -> float:
+    """A number in a range. Compared before it is converted: an integer may be too large for a float."""
+    usual = isinstance(value, int | float) and not isinstance(value, bool)
+    if not usual or not least <= value <= most:
+        raise LeftOut(f"{what} is {_shown(value)}, expected {math.ceil(least):g} to {math.floor(most):g}")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, however long: an integer of thousands of digits cannot even be printed."""
+    if isinstance(value, int) and abs(value) > 10**15:
+        return f"about {'-' if value < 0 else ''}2^{abs(value).bit_length() - 1}"
+    return repr(value)[:40]

@@ -1,7 +1,7 @@
 """A center's side, Flower's ClientApp: it checks a plan, trains, measures statistics.
 
-What leaves it is said in `check`, `train`, `statistics` and `_reply`, and nowhere else. Errors go to its own
-log in full; the coordinator learns of them without file names or labels.
+What leaves it is said in `_check`, `_train`, `_statistics`, `_reveal` and `_said`, and nowhere else. Errors
+go to its own log in full; the coordinator learns of them without file names or labels.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from fedmt.config import build_federation, build_method, build_strategy, build_t
 from fedmt.config.freezing import features_of
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.core.registry import NotAllowed, importing_only
 from fedmt.data.center import Center
 from fedmt.engines.device import pick_device, place_centers
 from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.flower import wire
+from fedmt.engines.flower.identity import signed
+from fedmt.engines.flower.keys import Key, fingerprint
+from fedmt.engines.flower.masked import Masking
 from fedmt.engines.flower.memory import Lost, Memory, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.settings import CenterFile, CenterSettings
+from fedmt.engines.flower.trail import Trail, described, versions
 from fedmt.engines.site import Outcome, Site
+from fedmt.engines.summing import arrays, moments
 
 log = logging.getLogger("flwr")
 
@@ -46,22 +52,30 @@ class Task:
     message: Message
     facts: Mapping[str, Any]
     settings: CenterSettings
+    key: Key | None
 
     @property
     def plan(self) -> Plan:
-        return Plan.from_json(self.facts["plan"])
+        raw = self.facts["plan"]
+        self.settings.check_names(raw)
+        return Plan.from_json(raw)
 
     @property
     def memory(self) -> Memory:
         file = self.settings.file
         return Memory(file.state, str(self.facts["run"]), file.name)
 
+    @property
+    def trail(self) -> Trail:
+        return Trail(self.settings.file.state)
+
     def tensors(self, name: str) -> wire.Weights:
         return wire.tensors_of(self.message.content, name)
 
 
 def open_task(message: Message, context: Context) -> Task:
-    return Task(message, wire.facts_of(message.content), find_settings(context))
+    settings = find_settings(context)
+    return Task(message, wire.facts_of(message.content), settings, settings.private_key())
 
 
 def find_settings(context: Context) -> CenterSettings:
@@ -86,18 +100,78 @@ def find_settings(context: Context) -> CenterSettings:
         share_correspondence=True,
         share_metrics=True,
         share_prior=True,
+        threshold=None,
     )
-    return CenterSettings(file, str(path))
+    return CenterSettings(file, str(path), simulated=True)
 
 
 @app.query("check")
 def check(message: Message, context: Context) -> Message:
     """Before round 1: what this center is, for the coordinator to compare with what it expects."""
+    return _guarded(_check, message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """A center's part of a round: its update leaves it, or that it abstained."""
+    return _guarded(_train, message, context)
+
+
+@app.query("reveal")
+def reveal(message: Message, context: Context) -> Message:
+    """With secure aggregation: the seeds that take the masks off a sum."""
+    return _guarded(_reveal, message, context)
+
+
+@app.query("statistics")
+def statistics(message: Message, context: Context) -> Message:
+    """With batch_norm = "static": mean and variance of each batch-norm layer over the center's samples."""
+    return _guarded(_statistics, message, context)
+
+
+def _guarded(work: Callable[[Task], Message], message: Message, context: Context) -> Message:
+    """Flower would send the text of an exception as it is."""
     try:
         task = open_task(message, context)
     except Exception as error:
-        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
+        _log(error)
         return _answer(message, {"center": None, "problem": "its center.toml has a problem"})
+    try:
+        # Whatever a plan names beyond what is checked by name is not imported either.
+        with importing_only(task.settings.importable):
+            task.trail.write("asked", **_about(task), versions=versions(), parts=described(message.content))
+            return work(task)
+    except (Unable, NotAllowed) as error:
+        log.error("%s", error)
+        return _refuse(task, {"problem": str(error), "lost": isinstance(error, Lost)})
+    except Exception as error:
+        _log(error)
+        return _refuse(task, {"problem": "it failed; its own log says why"})
+
+
+def _log(error: Exception) -> None:
+    log.error("%s", error, exc_info=not isinstance(error, FedmtError))
+
+
+def _refuse(task: Task, facts: Mapping[str, Any]) -> Message:
+    try:
+        task.trail.write("refused", **_about(task), why=facts["problem"])
+    except FedmtError as error:  # the disk may be full, which may be why
+        log.error("%s", error)
+    return _said(task, facts)
+
+
+def _about(task: Task) -> dict[str, Any]:
+    metadata = task.message.metadata
+    return {
+        "kind": metadata.message_type,
+        "run": task.facts.get("run"),
+        "round": task.facts.get("round"),
+        "message": metadata.message_id,
+    }
+
+
+def _check(task: Task) -> Message:
     file = task.settings.file
     facts: dict[str, Any] = {"version": fedmt.__version__, "shares": file.share_correspondence}
     try:
@@ -110,39 +184,22 @@ def check(message: Message, context: Context) -> Message:
                 center, notes = task.settings.center_and_notes(plan)
                 for note in notes:
                     log.warning("%s", note)
+                _unchanged(task, center)
                 _site(task, plan)
                 facts["shape"] = list(center.input.shape)
+                training = plan.config.training
+                if masking := _masking(task):
+                    facts["masking"] = masking.announcement(task.facts["masking"], len(center))
+                elif training.weights == "samples" or training.batch_norm == "static":
+                    facts["samples"] = len(center)  # it counts by them in a mean, from here on
                 if plan.frozen is not None:
                     task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
+    except (Unable, NotAllowed):
+        raise
     except Exception as error:
-        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
+        _log(error)
         facts["problem"] = "its data or its center.toml has a problem, which its own log names"
     return _reply(task, facts)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """A center's part of a round: its update leaves it, or that it abstained."""
-    return _guarded(_train, message, context)
-
-
-@app.query("statistics")
-def statistics(message: Message, context: Context) -> Message:
-    """With batch_norm = "static": mean and variance of each batch-norm layer over the center's samples."""
-    return _guarded(_statistics, message, context)
-
-
-def _guarded(work: Callable[[Task], Message], message: Message, context: Context) -> Message:
-    """Flower would send the text of an exception as it is."""
-    task = open_task(message, context)
-    try:
-        return work(task)
-    except Unable as error:
-        log.error("%s", error)
-        return _reply(task, {"problem": str(error), "lost": isinstance(error, Lost)})
-    except Exception as error:
-        log.error("%s", error, exc_info=not isinstance(error, FedmtError))
-        return _reply(task, {"problem": "it failed; its own log says why"})
 
 
 def _train(task: Task) -> Message:
@@ -155,6 +212,17 @@ def _train(task: Task) -> Message:
     shared = task.tensors("shared")
     outcome = site.center_round(center, weights, task.tensors("server"), {**kept, **shared}, number)
     memory.save(number, outcome.kept, int(facts["keep_from"]))
+    if masking := _masking(task):
+        # Nothing of the round but this, and what the center's file lets out: not even whether it abstained.
+        for key in ("abstained", "left_out"):
+            if key in outcome.record:
+                log.info("Round %s: %s.", number, outcome.record[key])
+        weight = len(center) if plan.config.training.weights == "samples" else 1
+        values = None if outcome.update is None else arrays(outcome.update)
+        tensors = {"masked": masking.masked(facts["masking"], number, "update", values, weight)}
+        if own := _shareable(outcome, file, len(center)):
+            tensors["shared"] = wire.to_bytes(own)
+        return _reply(task, {}, **tensors)
     answer: dict[str, Any] = {}
     for key in ("abstained", "left_out"):
         if key in outcome.record:
@@ -163,7 +231,7 @@ def _train(task: Task) -> Message:
         answer["metrics"] = {k: v for k, v in outcome.record.items() if k not in answer}
     if plan.config.training.weights == "samples":
         answer["samples"] = len(center)
-    tensors: dict[str, bytes] = {}
+    tensors = {}
     if outcome.update is not None:
         tensors["update"] = wire.to_bytes(wire.rounded(outcome.update, facts["wire"]))
     if own := _shareable(outcome, file, len(center)):
@@ -180,7 +248,28 @@ def _statistics(task: Task) -> Message:
     task.memory.receive(task.tensors("weights"), str(task.facts["label"]))
     site.trainer.load(weights)
     found = site.trainer.statistics(center.values)
+    if masking := _masking(task):
+        number = int(task.facts["round"])
+        data = masking.masked(task.facts["masking"], number, "statistics", moments(found), len(center))
+        return _reply(task, {}, masked=data)
     return _reply(task, {"samples": len(center)}, statistics=wire.to_bytes(found))
+
+
+def _reveal(task: Task) -> Message:
+    masking = Masking(task.settings, task.memory, str(task.facts["run"]), task.key)
+    return _reply(task, {"revealed": masking.revealed(str(task.facts["reveal"]))})
+
+
+def _masking(task: Task) -> Masking | None:
+    """How the center masks what it sends; None where it is not asked to, and its own file does not insist."""
+    file = task.settings.file
+    if "masking" not in task.facts:
+        if file.peers:
+            raise Unable("its center.toml has [peers], so it sends masked updates alone; none were asked for")
+        return None
+    if file.share_metrics and not task.settings.simulated:
+        raise Unable("its center.toml has share_metrics = true, which secure aggregation excludes")
+    return Masking(task.settings, task.memory, str(task.facts["run"]), task.key)
 
 
 def _site(task: Task, plan: Plan) -> Site:
@@ -196,6 +285,7 @@ def _site(task: Task, plan: Plan) -> Site:
 def _center(task: Task, plan: Plan, site: Site) -> Center:
     """What it trains with: its samples or, with a frozen backbone, their features, which it computes once."""
     center = task.settings.center(plan)
+    _unchanged(task, center)
     if plan.frozen is None:
         return center
     label = f"{plan.frozen.digest} {digest_of({plan.read.name: center.values})}"
@@ -206,6 +296,16 @@ def _center(task: Task, plan: Plan, site: Site) -> Center:
         features = encode(network, center.input, center.values, site.trainer.device, where)
         task.memory.keep_features(features, label)
     return features_of(center, features, plan.input)
+
+
+def _unchanged(task: Task, center: Center) -> None:
+    """As in a local run: one model is not trained on two versions of a center's data."""
+    if not task.memory.keep_data({center.name: digest_of(center.contents())}):
+        log.error(
+            "The data of this center (samples, labels or its correspondence) are others than when the run "
+            "began. Bring them back to go on, or ask the coordinator to begin a new run."
+        )
+        raise Unable("its data have changed since the run began")
 
 
 def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[str]) -> wire.Weights:
@@ -235,9 +335,18 @@ def _shareable(outcome: Outcome, file: CenterFile, samples: int) -> wire.Weights
 
 
 def _reply(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
+    """The answer; what leaves the center with it is in the center's own audit log."""
+    reply = _said(task, facts, **tensors)
+    key = None if task.key is None else fingerprint(task.key.public_key())
+    task.trail.write("sent", **_about(task), key=key, parts=described(reply.content))
+    return reply
+
+
+def _said(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
     who = {"run": task.facts["run"], "round": task.facts["round"], "center": task.settings.file.name}
-    return _answer(task.message, {**who, **facts}, **tensors)
+    return _answer(task.message, {**who, **facts}, task.key, **tensors)
 
 
-def _answer(message: Message, facts: Mapping[str, Any], **tensors: bytes) -> Message:
-    return Message(wire.message(facts, **tensors), reply_to=message)
+def _answer(message: Message, facts: Mapping[str, Any], key: Key | None = None, **tensors: bytes) -> Message:
+    content = signed(wire.message(facts, **tensors), key, facts, message.metadata.message_id)
+    return Message(content, reply_to=message)

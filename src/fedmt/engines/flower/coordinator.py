@@ -10,24 +10,36 @@ has local layers of its own (`layers`), and what its config allows it to send of
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedmt.aggregation import Accumulator, Weights, packed
+from fedmt.aggregation import Combined, Received, Weights, packed
 from fedmt.config import DeploymentSpec
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError, listed
+from fedmt.core.escaping import escaped
 from fedmt.data.member import Member
 from fedmt.engines.flower import wire
-from fedmt.engines.flower.answers import LeftOut, metrics_of, samples_of
+from fedmt.engines.flower.answers import (
+    LeftOut,
+    correspondence_of,
+    metrics_of,
+    prior_of,
+    samples_of,
+    statistics_of,
+    variances_stay_positive,
+)
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.roll import Answer, Roll
+from fedmt.engines.flower.trail import Trail, versions
 from fedmt.engines.local import NOT_FINITE, LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
@@ -39,19 +51,27 @@ log = logging.getLogger("flwr")
 @dataclass
 class FlowerEngine(LocalEngine):
     """federation: its centers are `elsewhere`. history: how many rounds back a
-    run may have to begin again, which is how far back centers remember."""
+    run may have to begin again, which is how far back centers remember. keys: by center, the fingerprint of
+    its key; empty where any node may use any name. trail: the coordinator's audit log."""
 
     grid: Grid = field(kw_only=True)
     plan: Plan = field(kw_only=True)
     deployment: DeploymentSpec = field(kw_only=True)
     history: int = field(kw_only=True)
+    keys: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    trail: Trail = field(kw_only=True, default_factory=lambda: Trail(None))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._plan = self.plan.to_json()
+        self._checked_with: dict[str, Any] = {"plan": self._plan}
+        """What every node is told in its check."""
         self._shape = shape_digest(self.model)
         self._spaces = {c.name: c.space for c in self.federation.roster.members}
         self._shares: dict[str, bool] = {}
+        self._sizes: dict[str, int] = {}
+        """By center, the number of samples that it said in its check, where it has to say it."""
+        self._failed: dict[str, str] = {}
         self._number = 0
         self._sent: Weights = {}
         self._holds: dict[str, str] = {}
@@ -63,9 +83,17 @@ class FlowerEngine(LocalEngine):
         # A center needs the frozen network once; it keeps it, and the features that it makes with it.
         encoded = self.federation.encoded
         once = {} if encoded is None else {"frozen": wire.to_bytes(encoded.network.state_dict())}
-        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once)
+        self.trail.write(
+            "began",
+            run=run,
+            versions=versions(),
+            keys=dict(self.keys),
+            deployment=self.deployment.model_dump(mode="json"),
+            plan=hashlib.sha256(json.dumps(self._plan, sort_keys=True).encode()).hexdigest(),
+        )
+        self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once, self.keys, self.trail)
         if self.method.schedule.centers_train:
-            self.roll.call({"plan": self._plan}, self.deployment.wait, self._needed(len(self._spaces)))
+            self.roll.call(self._checked_with, self.deployment.wait, self._needed(len(self._spaces)))
 
     def _needed(self, asked: int) -> int:
         return min(self.deployment.min_centers, asked)
@@ -96,6 +124,13 @@ class FlowerEngine(LocalEngine):
             word, shape = self.plan.read.word, list(self.plan.read.shape)
             return f"its {word}s have shape {facts.get('shape')}, expected {shape}"
         self._shares[name] = bool(facts.get("shares"))
+        training = self.method.training
+        counted = training.weights == "samples" or training.batch_norm == "static"
+        if counted and self.summing is None:
+            try:
+                self._sizes[name] = int(samples_of(facts, self._sizes.get(name)))
+            except LeftOut as error:
+                return str(error)
         if getattr(self.method, "average", False) and not self._shares[name]:
             return (
                 "method.average needs its estimated correspondence, which its center.toml does not let out; "
@@ -107,15 +142,15 @@ class FlowerEngine(LocalEngine):
 
     def _round(self, before: State) -> tuple[State, Record]:
         number = self._number = before.round + 1
-        updates = self.strategy.accumulator()
+        updates = Received(self.strategy, self.guard, before.weights)
         kept = dict(before.kept)
         absent = self._absent(number)
         records: dict[str, Record] = {name: {"absent": why} for name, why in absent.items()}
         present = [c for c in self.federation.roster.members if c.name not in absent]
-        failed: dict[str, str] = {}
+        failed = self._failed = {}
         losses: dict[str, float] = {}
         if self.method.schedule.centers_train:
-            self.roll.update({"plan": self._plan})
+            self.roll.update(self._checked_with)
             with self._clock.phase("send"):
                 messages = self._messages(before, number, present)
             answers = self.roll.ask("train", number, messages, self.deployment.timeout)
@@ -133,20 +168,34 @@ class FlowerEngine(LocalEngine):
                     losses = losses or record.get("losses", {})
                     if "losses" in record and record["losses"].keys() != losses.keys():
                         del record["losses"]  # they are averaged by name
-                except (LeftOut, FedmtError) as error:
-                    failed[name] = str(error)
-                    records[name] = {"left_out": str(error)}
-                    log.warning("Round %s: center '%s' is left out: %s.", number, name, error)
+                except Exception as error:  # whatever an answer can do wrong, it costs that center alone
+                    failed[name] = why = reason(error)
+                    records[name] = {"left_out": why}
+                    log.warning("Round %s: center '%s' is left out: %s.", number, name, why)
+                    self.trail.write("left out", center=name, round=number, why=why)
                     self._holds.pop(name, None)
                     if answer.facts.get("lost"):
                         kept.pop(name, None)  # it begins anew from what it is sent next
                         if self.plan.frozen is not None:
                             self.roll.check_again(name)  # the frozen network may be what it lost
-            self._enough(number, len(present), failed)
+            self._asked = len(present)
+            self._enough(number)
         records = {name: records[name] for name in sorted(records)}
         return self._close(before, updates, kept, records, {**absent, **failed})
 
-    def _enough(self, number: int, asked: int, failed: Mapping[str, str]) -> None:
+    def _judge(
+        self, combined: Combined, before: State, kept: dict[str, Tensors], records: dict[str, Record]
+    ) -> None:
+        super()._judge(combined, before, kept, records)
+        for name, why in combined.left_out.items():
+            log.warning("Round %s: center '%s' is left out: %s.", before.round + 1, name, why)
+            self._failed[name] = why
+            self._holds.pop(name, None)
+        if combined.left_out:
+            self._enough(before.round + 1)
+
+    def _enough(self, number: int) -> None:
+        asked, failed = self._asked, self._failed
         answered = asked - len(failed)
         if answered < self._needed(asked):
             reasons = "; ".join(f"'{name}': {why}" for name, why in failed.items())
@@ -212,7 +261,7 @@ class FlowerEngine(LocalEngine):
         return key in self._sent and torch.equal(self._sent[key], value.cpu())
 
     def _take(
-        self, center: Member, answer: Answer, updates: Accumulator, kept: dict[str, Tensors], number: int
+        self, center: Member, answer: Answer, updates: Received, kept: dict[str, Tensors], number: int
     ) -> Record:
         """Adds an answer to the others; what is recorded of it."""
         if answer.problem:
@@ -222,15 +271,17 @@ class FlowerEngine(LocalEngine):
         update = answer.tensors("update")
         weight = 1.0
         if self.method.training.weights == "samples":
-            weight = samples_of(facts)
+            weight = samples_of(facts, self._sizes.get(center.name))
+            record["samples"] = int(weight)
         shared = self._shared(center, answer.tensors("shared"))
         added = False
         if "abstained" in facts:
-            record["abstained"] = str(facts["abstained"])
+            record["abstained"] = escaped(facts["abstained"])
         elif "left_out" in facts:
-            record["left_out"] = str(facts["left_out"])
+            record["left_out"] = escaped(facts["left_out"])
         else:
             self._fits(center, update)
+            variances_stay_positive(updates.model, update)
             update = {k: v.to(self.device) for k, v in update.items()}
             added = self._add(center.name, update, weight, updates, number)
             if not added:
@@ -246,19 +297,9 @@ class FlowerEngine(LocalEngine):
         taken: Weights = {}
         classes = len(self.federation.wanted)
         if "correspondence" in found and center.space is not None:
-            matrix = found["correspondence"]
-            if matrix.shape != (len(center.space), classes) or not matrix.isfinite().all():
-                raise LeftOut(
-                    "its estimated correspondence is not a matrix of its classes by the wanted ones"
-                )
-            taken["correspondence"] = matrix
+            taken["correspondence"] = correspondence_of(found["correspondence"], len(center.space), classes)
         if "prior" in found:
-            prior, size = found["prior"], found.get("size", torch.tensor(0))
-            if prior.shape != (classes,) or not (prior >= 0).all() or not abs(float(prior.sum()) - 1) < 1e-3:
-                raise LeftOut("its estimated prior is not a share for each wanted class")
-            if size.numel() != 1 or not int(size) > 0:
-                raise LeftOut("it sent its estimated prior without its number of samples")
-            taken |= {"prior": prior, "size": size.reshape(())}
+            taken["prior"], taken["size"] = prior_of(found["prior"], found.get("size"), classes)
         return taken
 
     def _fits(self, center: Member, update: Weights) -> None:
@@ -292,7 +333,7 @@ class FlowerEngine(LocalEngine):
             parts = [(float(len(reference)), self.trainer.statistics(reference.values))]
             weights = self.trainer.weights()
             present = [c for c in self.federation.roster.members if c.name not in absent]
-            parts += self._measured({k: v.cpu() for k, v in weights.items()}, present)
+            parts += self._measured({k: v.cpu() for k, v in weights.items()}, present, parts[0][1])
             self.trainer.set_statistics(static_bn.pool(parts))
 
     def _record(self, state: State, reference_loss: float | None, centers: dict[str, Record]) -> Record:
@@ -301,11 +342,37 @@ class FlowerEngine(LocalEngine):
         return super()._record(state, reference_loss, centers)
 
     def _measured(
-        self, weights: Weights, centers: Collection[Member]
+        self, weights: Weights, centers: Collection[Member], own: static_bn.Statistics
     ) -> list[tuple[float, static_bn.Statistics]]:
-        """Each center's number of samples and statistics of the model, in the order of the names."""
+        """Each center's number of samples and statistics of the model, in the order of the names.
+
+        own: the reference center's, which the others are compared with.
+        """
         self._sent, self._holds, self._unmeasured = weights, {}, {}
-        expected = {k: v.shape for k, v in weights.items() if k.endswith((".running_mean", ".running_var"))}
+        labels, messages = self._statistics_messages(weights, centers)
+        parts = []
+        for name, answer in self.roll.ask(
+            "query.statistics", self._number, messages, self.deployment.timeout
+        ):
+            try:
+                if answer.problem:
+                    raise LeftOut(answer.problem)
+                found = statistics_of(answer.tensors("statistics"), own)
+                samples = samples_of(answer.facts, self._sizes.get(name))
+                parts.append((samples, {k: v.to(self.device) for k, v in found.items()}))
+                self._holds[name] = labels[name]
+            except Exception as error:  # as above
+                self._unmeasured[name] = why = reason(error)
+                log.warning(
+                    "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, why
+                )
+                self.trail.write("left out of the statistics", center=name, round=self._number, why=why)
+        return parts
+
+    def _statistics_messages(
+        self, weights: Weights, centers: Collection[Member]
+    ) -> tuple[dict[str, str], dict[str, RecordDict]]:
+        """By center, the label under which it is to hold the model, and its message."""
         made: dict[frozenset[str], bytes] = {}
         labels, messages = {}, {}
         for center in centers:
@@ -317,24 +384,12 @@ class FlowerEngine(LocalEngine):
             labels[center.name] = hashlib.blake2b(data, digest_size=16).hexdigest()
             facts = {**self._facts(self._number), "base": None, "label": labels[center.name]}
             messages[center.name] = wire.message(facts, weights=data)
-        made.clear()
-        parts = []
-        for name, answer in self.roll.ask(
-            "query.statistics", self._number, messages, self.deployment.timeout
-        ):
-            try:
-                if answer.problem:
-                    raise LeftOut(answer.problem)
-                found = answer.tensors("statistics")
-                if {k: v.shape for k, v in found.items()} != expected:
-                    raise LeftOut("its statistics are not those of this model")
-                if not all(bool(v.isfinite().all()) for v in found.values()):
-                    raise LeftOut("its statistics have NaN or Inf in them")
-                parts.append((samples_of(answer.facts), {k: v.to(self.device) for k, v in found.items()}))
-                self._holds[name] = labels[name]
-            except (LeftOut, FedmtError) as error:
-                self._unmeasured[name] = str(error)
-                log.warning(
-                    "Round %s: center '%s' is left out of the statistics: %s.", self._number, name, error
-                )
-        return parts
+        return labels, messages
+
+
+def reason(error: Exception) -> str:
+    """Why an answer does not count, in printable characters."""
+    if isinstance(error, LeftOut | FedmtError):
+        return escaped(error).rstrip(".")
+    log.error("An answer could not be taken.", exc_info=error)
+    return f"its answer cannot be taken ({type(error).__name__})"

@@ -1,4 +1,7 @@
-"""A throw-away certificate authority and keys, to try a deployment.
+"""Keys: who a center is (fingerprints), what it said (signatures), and throw-away ones to try a deployment.
+
+A center has one key pair. Flower authenticates its node with it, `federation.toml` binds the center's name to
+its fingerprint, and the center signs its answers with it.
 
     python -m fedmt.engines.flower.keys OUT --host 127.0.0.1 --center Berlin --center Lyon
 
@@ -7,6 +10,7 @@
     <center>, <center>.pub          a key pair for each center: the private one for its machine alone, the
                                     public one to be registered at the SuperLink
 
+The fingerprints are printed as `ssh-keygen -l` prints them.
 For real use, ask whoever issues certificates in your institution, and let each center make its own key pair
 (`ssh-keygen -t ecdsa -b 384`): a private key that was never sent cannot be lost on the way.
 """
@@ -14,25 +18,90 @@ For real use, ask whoever issues certificates in your institution, and let each 
 from __future__ import annotations
 
 import argparse
+import base64
 import datetime
+import hashlib
 import ipaddress
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedmt.core.errors import FedmtError
+
 DAYS = 30
 
 Key = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
 
 
-def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> None:
-    """hosts: names or addresses by which the centers reach the SuperLink."""
+# -- who is who ---------------------------------------------------------------------------------------
+
+
+def fingerprint(key: PublicKey) -> str:
+    """As `ssh-keygen -l` prints it: SHA256 of the key in OpenSSH's form."""
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def public_key(pem: bytes) -> PublicKey | None:
+    """A key as Flower keeps it; None where it is none, as in Flower's simulation."""
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, PublicKey) else None
+
+
+def read_private_key(path: Path) -> Key:
+    """The private key that a SuperNode is started with, as `ssh-keygen -t ecdsa` writes it."""
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise FedmtError(f"{path}: the private key cannot be read ({error.strerror or error}).") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise FedmtError(
+            f"{path}: not a private key without a passphrase in OpenSSH's form ({error}); make one with "
+            "`ssh-keygen -t ecdsa -b 384`."
+        ) from None
+    if not isinstance(key, Key):
+        raise FedmtError(f"{path}: expected an ECDSA key; make one with `ssh-keygen -t ecdsa -b 384`.")
+    return key
+
+
+# -- what it said -------------------------------------------------------------------------------------
+
+
+def statement(run: str, round: int, message: str, digests: Mapping[str, str]) -> bytes:
+    """What a center signs. message: the id of the one it answers. digests: of its answer's parts, by name."""
+    return json.dumps(["fedmt answer 1", run, round, message, dict(digests)], sort_keys=True).encode()
+
+
+def sign(key: Key, said: bytes) -> bytes:
+    return key.sign(said, ec.ECDSA(hashes.SHA256()))
+
+
+def verify(key: PublicKey, said: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, said, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+# -- throw-away keys ----------------------------------------------------------------------------------
+
+
+def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[str, str]:
+    """hosts: names or addresses by which the centers reach the SuperLink. Gives the fingerprints."""
     # Its own processes reach the SuperLink on loopback.
     hosts = list(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
     out.mkdir(parents=True, exist_ok=True)
@@ -62,6 +131,7 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> None:
     _write(out / "server.pem", certificate.public_bytes(pem))
     _write_private(out / "server.key", server, serialization.PrivateFormat.PKCS8)
     # The authority's own key is not written: it has signed what it was made for.
+    made: dict[str, str] = {}
     for center in centers:
         if not re.fullmatch(r"[\w .-]+", center) or center.startswith("."):
             raise SystemExit(f"'{center}' cannot be a file's name; give the center another for its key.")
@@ -71,6 +141,8 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> None:
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
         _write(out / f"{center}.pub", public + b"\n")
+        made[center] = fingerprint(key.public_key())
+    return made
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
@@ -125,8 +197,10 @@ def main() -> None:
     parser.add_argument("--host", action="append", default=[], help="of the SuperLink; may be repeated")
     parser.add_argument("--center", action="append", default=[], help="a center's name; may be repeated")
     given = parser.parse_args()
-    make_keys(given.out, given.host, given.center)
+    made = make_keys(given.out, given.host, given.center)
     print(f"Written to {given.out}, valid for {DAYS} days.")
+    for center, key in made.items():
+        print(f'[[centers]] name = "{center}"  key = "{key}"')
 
 
 if __name__ == "__main__":

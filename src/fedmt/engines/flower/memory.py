@@ -4,6 +4,7 @@
     <state>/<run>/received.safetensors         the last model it was sent outside of a round
     <state>/<run>/frozen.safetensors           a frozen backbone, sent once
     <state>/<run>/features.safetensors         what it makes of the center's samples, computed once
+    <state>/<run>/data.json                    a digest of the data that it began with
 
 Flower's own client state lives in memory, for one of Flower's runs. The coordinator says after which round it
 took the center's last answer, and the center goes on from there: so an answer that came too late, or a
@@ -12,6 +13,7 @@ coordinator that was killed and began a round again, leaves both sides with the 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +99,18 @@ class Memory:
             return self._read(self.folder / "features.safetensors", label)["features"]
         except (Lost, OSError):
             return None
+
+    def keep_data(self, digests: Mapping[str, str]) -> bool:
+        """Whether the data are those that the center began this run with; the first time, they are kept."""
+        path = self.folder / "data.json"
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            with writing(path):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, (json.dumps(dict(digests)) + "\n").encode())
+            return True
+        return bool(before == dict(digests))
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.safetensors"

@@ -22,6 +22,7 @@ from fedmt.config.traveling import for_centers
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
+from fedmt.core.registry import NotAllowed
 from fedmt.data.center import Federation
 from fedmt.inputs import Input, from_json, to_json
 
@@ -79,6 +80,8 @@ class Plan:
             same = plan["version"] == fedmt.__version__
             raw = plan["config"] if same else {"method": {"name": "fedmt"}}
             config = config_class(raw).model_validate(raw)
+        except NotAllowed:
+            raise
         except (KeyError, TypeError, ValueError, ValidationError, FedmtError) as error:
             raise FedmtError(f"The coordinator's plan cannot be read ({error}).") from None
         return cls(config, spaces, input, str(plan["version"]), frozen)

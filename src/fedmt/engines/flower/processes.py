@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -187,6 +188,8 @@ class Deployment:
         self._stack = ExitStack()
         self.started: list[Started] = []
         self.superlink: Started | None = None
+        self.proxy: int | None = None
+        """The port of the proxy, where there is one: nodes go through it."""
 
     def __enter__(self) -> Deployment:
         return self
@@ -219,15 +222,42 @@ class Deployment:
             command += ["--ssl-certfile", str(self.keys / "server.pem")]
             command += ["--ssl-keyfile", str(self.keys / "server.key"), "--enable-supernode-auth"]
         self.superlink = self.start("superlink", command)
+        self._until_open(self.superlink, self.port, "The SuperLink", patience)
+        return self.superlink
+
+    def start_proxy(self, server: Path, patience: float = 20.0) -> Started:
+        """nginx before the SuperLink. server: its file for real machines (examples/deployment/nginx.conf),
+        here with the ports and keys of this deployment."""
+        assert self.keys is not None
+        folder = self.folder / "nginx"
+        folder.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        text = server.read_text().replace("/etc/fedmt", str(self.keys.resolve()))
+        text = text.replace("127.0.0.1:8000", f"{HOST}:{self.port}").replace("8443", f"{HOST}:{port}")
+        (folder / "server.conf").write_text(text)
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = "".join(f"{kind}_temp_path {folder / kind};\n" for kind in kinds)
+        # One process in the foreground, which writes here alone and ends when it is told to.
+        (folder / "nginx.conf").write_text(
+            f"daemon off;\nmaster_process off;\npid {folder / 'pid'};\nerror_log stderr;\nevents {{}}\n"
+            f"http {{\naccess_log {folder / 'access.log'};\n{places}include {folder / 'server.conf'};\n}}\n"
+        )
+        nginx = shutil.which("nginx", path=f"{self.environment['PATH']}{os.pathsep}/usr/sbin")
+        if nginx is None:
+            raise RuntimeError("nginx is not installed (Debian: apt-get install nginx).")
+        started = self.start("nginx", [nginx, "-e", "stderr", "-c", str(folder / "nginx.conf")])
+        self._until_open(started, port, "nginx", patience)
+        self.proxy = port
+        return started
+
+    def _until_open(self, started: Started, port: int, what: str, patience: float) -> None:
         deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and started.running:
             with socket.socket() as probe:
-                if probe.connect_ex((HOST, self.port)) == 0:
-                    return self.superlink
-            if not self.superlink.running:
-                break
+                if probe.connect_ex((HOST, port)) == 0:
+                    return
             time.sleep(0.1)
-        raise RuntimeError(f"The SuperLink did not start:\n{self.superlink.output()}")
+        raise RuntimeError(f"{what} did not start:\n{started.output()}")
 
     def start_supernode(
         self,
@@ -241,7 +271,8 @@ class Deployment:
     ) -> Started:
         """key, authority, insecure: others than the deployment's own, to show that they are refused.
         config: more for --node-config. port: of the SuperLink, where it is not reached directly."""
-        command = ["flower-supernode", "--superlink", f"{HOST}:{port or self.port}"]
+        command = [sys.executable, "-m", "fedmt.engines.flower.node"]
+        command += ["--superlink", f"{HOST}:{port or self.proxy or self.port}"]
         command += ["--host", HOST, "--port", str(free_port())]
         command += ["--node-config", f'center="{center}" {config}'.strip()]
         if insecure if insecure is not None else self.keys is None:

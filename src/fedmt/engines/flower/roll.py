@@ -1,7 +1,9 @@
 """Which of Flower's nodes is which center; asking them, and waiting for their answers.
 
-A node is known by the name it gave in the check that every node answers before it takes part: at the start
-of the run, and again whenever one appears that was not there before.
+Who a node is follows from its key (`identity`). Where keys are not bound to names, a node is known by the
+name it gave. Every node answers a check before it takes part: at the start of the run, and again whenever one
+appears that was not there before. Whatever an answer can do wrong is its own center's problem: it ends in a
+reason, never in an exception.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedmt.core.errors import FedmtError, listed
+from fedmt.core.escaping import escaped
 from fedmt.engines.flower import wire
+from fedmt.engines.flower.identity import Identity, identified, unsigned
+from fedmt.engines.flower.trail import Trail
 
 log = logging.getLogger("flwr")
 
@@ -29,7 +35,7 @@ CHECK_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a center said, or why there is nothing (`problem`)."""
+    """What a center said, or why there is nothing (`problem`, in printable characters)."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     content: RecordDict | None = None
@@ -41,7 +47,8 @@ class Answer:
 
 class Roll:
     """names: the centers that belong to the run. inspect: from a center's name and its answer to the check to
-    what is wrong with it, '' if nothing. tensors: what a node receives with its check, by what they are."""
+    what is wrong with it, '' if nothing. tensors: what a node receives with its check, by what they are.
+    keys: by name, the fingerprint of each center's key; empty where any node may use any name."""
 
     def __init__(
         self,
@@ -50,14 +57,23 @@ class Roll:
         run: str,
         inspect: Callable[[str, Mapping[str, Any]], str],
         tensors: Mapping[str, bytes] | None = None,
+        keys: Mapping[str, str] | None = None,
+        trail: Trail | None = None,
     ) -> None:
         self.grid, self.names, self.run, self._inspect = grid, sorted(names), run, inspect
         self._tensors = tensors or {}
+        self.keys = keys or {}
+        self.trail = trail or Trail(None)
         self.nodes: dict[str, int] = {}
         """By name, the node of each center that is here."""
+        self._known: dict[int, Identity] = {}
         self._seen: set[int] = set()
         self._pending: dict[str, int] = {}
         self._strangers: list[str] = []
+        self._silent: set[str] = set()
+        """Centers whose node did not answer its last message: another node may take their place."""
+        self._claims: dict[int, str] = {}
+        """Nodes that gave the name of a center that another node is, where names are not bound to keys."""
 
     # -- who is here ------------------------------------------------------------------------------
 
@@ -90,7 +106,7 @@ class Roll:
         Who did not answer in time is still heard before a later round, but no longer waited for.
         """
         late = set(self._pending)
-        online = self._ask_newcomers(facts)
+        self._ask_newcomers(facts)
         deadline = time.monotonic() + CHECK_TIMEOUT
         while True:
             for name, problem in self._newcomers():
@@ -99,48 +115,98 @@ class Roll:
             if self._pending.keys() <= late or time.monotonic() > deadline:
                 break
             time.sleep(POLL)
-        for name, node in list(self.nodes.items()):
-            if node not in online:
-                log.warning("Center '%s' is gone.", name)
-                del self.nodes[name]
 
     def check_again(self, name: str) -> None:
         """Before the next round, a center is checked as if it were new, with what comes with it."""
         self._seen.discard(self.nodes.get(name, -1))
 
-    def _ask_newcomers(self, facts: Mapping[str, Any]) -> set[int]:
-        online = set(self.grid.get_node_ids())
+    def _ask_newcomers(self, facts: Mapping[str, Any]) -> None:
+        self._known = identified(self.grid.get_nodes(), self.keys)
+        online = set(self._known)
+        for name, node in list(self.nodes.items()):
+            if node not in online:
+                log.warning("Center '%s' is gone.", name)
+                self.trail.write("gone", center=name, node=node)
+                del self.nodes[name]
         self._seen &= online  # a node that went away and came back is new
         self._pending = {sent: node for sent, node in self._pending.items() if node in online}
+        for node, name in list(self._claims.items()):
+            if name not in self.nodes or name in self._silent:
+                del self._claims[node]
+                self._seen.discard(node)
         for node in sorted(online - self._seen):
             self._seen.add(node)
+            if self._known[node].refused:
+                self._stranger(node, self._known[node].refused)
+                continue
             content = wire.message({**facts, "run": self.run, "round": 0}, **self._tensors)
             sent = self._push("query.check", node, content)
             if sent is not None:
                 self._pending[sent] = node
-        return online
+                self.trail.asked("query.check", 0, self._known[node].name, node, sent, content)
 
     def _newcomers(self) -> Iterator[tuple[str, str]]:
         """Those whose answer to the check has come, and what is wrong with them."""
-        for message in self.grid.pull_messages(list(self._pending)) if self._pending else ():
-            node = self._pending.pop(message.metadata.reply_to_message_id)
-            answer = self._read(message)
+        for identifier, node in list(self._pending.items()):
+            answer = self._pull(identifier, node)
+            if answer is None:
+                continue
+            del self._pending[identifier]
+            own = self._known[node].name
             name = answer.facts.get("center")
-            if answer.problem or not isinstance(name, str):
-                self._stranger(f"node {node}: {answer.problem or 'it gives no name'}")
+            said = escaped(name, 80)
+            if own is not None:
+                problem = answer.problem
+                if not problem and name != own:
+                    problem = f"its node answers for center '{said}', which has another key"
+                name = own
+            elif answer.problem or not isinstance(name, str):
+                self._stranger(node, answer.problem or "it gives no name")
+                continue
             elif name not in self.names:
-                self._stranger(f"node {node} calls itself '{name}', which the federation does not name")
-            elif problem := str(answer.facts.get("problem") or "") or self._inspect(name, answer.facts):
-                yield name, problem
+                self._stranger(node, f"it calls itself '{said}', which the federation does not name")
+                continue
             else:
-                if name in self.nodes:
-                    log.warning("Center '%s' is now node %s.", name, node)
-                self.nodes[name] = node
-                log.info("Center '%s' is here.", name)
-                yield name, ""
+                problem = ""
+            try:
+                problem = (
+                    problem or str(answer.facts.get("problem") or "") or self._inspect(name, answer.facts)
+                )
+            except Exception as error:  # of an answer that is not as fedmt writes it
+                reason = f"the answer of center '{name}' to the check is malformed ({type(error).__name__})"
+                self._stranger(node, reason)
+                continue
+            if not problem and self._taken(name, node):
+                continue
+            self._enter(name, node, escaped(problem))
+            yield name, escaped(problem)
 
-    def _stranger(self, what: str) -> None:
+    def _taken(self, name: str, node: int) -> bool:
+        """Whether another node is this center already, which is online and answers."""
+        other = self.nodes.get(name)
+        if other is None or other == node or name in self._silent:
+            return False
+        self._claims[node] = name
+        self._stranger(node, f"it calls itself '{name}', which is node {other}")
+        return True
+
+    def _enter(self, name: str, node: int, problem: str) -> None:
+        about = {"center": name, "node": node, "key": self._known[node].fingerprint}
+        if problem:
+            self.trail.write("refused", **about, why=problem)
+            return
+        if self.nodes.get(name, node) != node:
+            log.warning("Center '%s' is now node %s.", name, node)
+        self.nodes[name] = node
+        self._silent.discard(name)
+        log.info("Center '%s' is here.", name)
+        self.trail.write("connected", **about)
+
+    def _stranger(self, node: int, why: str) -> None:
+        about = self._known[node]
+        what = f"node {node}: {escaped(why)}"
         log.warning("Left aside, %s.", what)
+        self.trail.write("refused", center=about.name, node=node, key=about.fingerprint, why=escaped(why))
         self._strangers.append(what)
 
     # -- asking -----------------------------------------------------------------------------------
@@ -156,13 +222,21 @@ class Roll:
         sent: dict[str, str | None] = {}
         for name in sorted(contents):
             if name in self.nodes:
+                node, content = self.nodes[name], contents[name]
                 # An answer that is here in time must outlast the wait for the names before it.
-                sent[name] = self._push(kind, self.nodes[name], contents[name], 2 * timeout + 60, str(round))
+                sent[name] = self._push(kind, node, content, 2 * timeout + 60, str(round))
+                self.trail.asked(kind, round, name, node, sent[name], content)
         # The messages are in the SuperLink now, and need not stay in memory here.
-        return self._answers(sorted(contents), sent, round, deadline, timeout)
+        return self._answers(kind, sorted(contents), sent, round, deadline, timeout)
 
     def _answers(
-        self, names: list[str], sent: Mapping[str, str | None], round: int, deadline: float, timeout: float
+        self,
+        kind: str,
+        names: list[str],
+        sent: Mapping[str, str | None],
+        round: int,
+        deadline: float,
+        timeout: float,
     ) -> Iterator[tuple[str, Answer]]:
         for name in names:
             if name not in self.nodes:
@@ -170,25 +244,31 @@ class Roll:
             elif (identifier := sent[name]) is None:
                 yield name, Answer(problem="its message could not be sent")
             else:
-                yield name, self._wait(name, identifier, round, deadline, timeout)
+                answer = self._wait(name, identifier, round, deadline, timeout)
+                if answer.content is not None:
+                    self.trail.received(kind, round, name, self.nodes[name], identifier, answer.content)
+                yield name, answer
 
     def _wait(self, name: str, identifier: str, round: int, deadline: float, timeout: float) -> Answer:
         while True:
             late = time.monotonic() > deadline  # read before the last look
-            for message in self.grid.pull_messages([identifier]):
-                answer = self._read(message)
+            answer = self._pull(identifier, self.nodes[name])
+            if answer is not None:
+                self._silent.discard(name)
                 if answer.problem:
                     return answer
                 facts = answer.facts
+                if facts.get("center") is None and facts.get("problem"):  # it cannot read its own file
+                    return Answer(problem=escaped(facts["problem"]))
                 if (facts.get("run"), facts.get("round"), facts.get("center")) != (self.run, round, name):
-                    return Answer(
-                        problem=f"it answered for run {facts.get('run')}, round {facts.get('round')}, center "
-                        f"{facts.get('center')!r}"
-                    )
+                    said = [escaped(facts.get(key), 80) for key in ("run", "round")]
+                    center = escaped(repr(facts.get("center")), 80)
+                    return Answer(problem=f"it answered for run {said[0]}, round {said[1]}, center {center}")
                 if problem := facts.get("problem"):
-                    return Answer(facts, problem=str(problem))
+                    return Answer(facts, problem=escaped(problem))
                 return answer
             if late:
+                self._silent.add(name)
                 return Answer(problem=f"no answer within {timeout:.0f} s")
             time.sleep(POLL)
 
@@ -198,10 +278,30 @@ class Roll:
         message = Message(content, node, kind, ttl=ttl, group_id=group)
         return next(iter(self.grid.push_messages([message])), None) or None
 
-    def _read(self, message: Message) -> Answer:
-        if message.has_error():
-            return Answer(problem=f"Flower reports: {message.error.reason}")
+    def _pull(self, identifier: str, node: int) -> Answer | None:
+        """The answer to a message, once it is there. One at a time: a broken one harms no other."""
         try:
-            return Answer(wire.facts_of(message.content), message.content)
+            messages = list(self.grid.pull_messages([identifier]))
+        except httpx.HTTPError:  # the SuperLink, not an answer
+            raise
+        except Exception as error:
+            return Answer(problem=f"its answer cannot be read ({type(error).__name__})")
+        return self._read(messages[0], identifier, node) if messages else None
+
+    def _read(self, message: Message, identifier: str, node: int) -> Answer:
+        if message.has_error():
+            return Answer(problem=escaped(f"Flower reports: {message.error.reason}"))
+        try:
+            content = message.content
+            facts = wire.facts_of(content)
+            wrong = ""
+            if self.keys:
+                key = self._known[node].key if node in self._known else None
+                wrong = "it has no key" if key is None else unsigned(content, facts, identifier, key)
+            if wrong and facts.get("problem"):
+                wrong += f"; unsigned, it says: {facts['problem']}"
         except FedmtError as error:
-            return Answer(problem=str(error))
+            return Answer(problem=escaped(error))
+        except Exception as error:
+            return Answer(problem=f"its answer cannot be read ({type(error).__name__})")
+        return Answer(problem=escaped(wrong)) if wrong else Answer(facts, content)

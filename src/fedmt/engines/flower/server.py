@@ -13,22 +13,29 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from fedmt.config import (
     Config,
     DeploymentSpec,
     build_federation,
+    build_guard,
     build_method,
     build_strategy,
+    build_summing,
     build_transforms,
+    center_keys,
     freeze,
     load_config,
     starting_model,
 )
 from fedmt.core.errors import FedmtError
+from fedmt.core.escaping import escaped
 from fedmt.engines.device import pick_device
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.plan import Plan
+from fedmt.engines.flower.summed import SummedFlowerEngine
+from fedmt.engines.flower.trail import Trail
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.runs.folder import write_atomically
@@ -52,9 +59,13 @@ def main(grid: Grid, context: Context) -> None:
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:
     federation, notes = build_federation(config, at_hand=False)
+    # In Flower's simulation all nodes are this machine, and none has a key.
+    simulated = isinstance(grid, InMemoryGrid)
+    keys = {} if simulated else center_keys(config, [m.name for m in federation.roster.members])
     device = pick_device(config.device)
     federation = freeze(config, federation, device)
-    engine = FlowerEngine(
+    kind = SummedFlowerEngine if config.sums_only else FlowerEngine
+    engine = kind(
         federation,
         build_method(config),
         starting_model(config, federation),
@@ -62,14 +73,25 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
         device,
         precision=config.precision,
         strategy=build_strategy(config),
+        guard=build_guard(config),
+        summing=build_summing(config, len(federation.roster.members)),
         graphs=config.graphs,
         transforms=build_transforms(config),
         grid=grid,
         plan=Plan.of(config, federation),
         deployment=config.deployment or DeploymentSpec.model_validate({}),
-        history=2 * config.checkpoint_every,
+        history=config.keep_checkpoints * config.checkpoint_every,
+        keys=keys,
+        trail=Trail(out),
     )
-    run_engine(config, engine, out, True, Log(out), notes)
+    observer = Log(out)
+    try:
+        run_engine(config, engine, out, True, observer, notes)
+    except FedmtError as error:
+        if observer.opened:  # else the folder is another run's, or there is none
+            engine.trail.write("stopped", why=escaped(error))
+        raise
+    engine.trail.write("finished", rounds=observer.rounds)
 
 
 class Log:
@@ -78,9 +100,11 @@ class Log:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.rounds = 0
+        self.opened = False
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         assert isinstance(engine, FlowerEngine)
+        self.opened = True
         self.rounds = engine.method.training.rounds
         for note in notes:
             log.info("Note: %s", note)

@@ -5,21 +5,27 @@ It stays on the center's machine. `--node-config 'center="/path/to/center.toml"'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
 from fedmt.config import build_federation, load_config, read_toml
 from fedmt.config.errors import Origin, explain
-from fedmt.core.errors import FedmtError, listed
+from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import LabelSpace
+from fedmt.core.registry import importing_only
 from fedmt.core.section import ConfigPath, Section
 from fedmt.data.center import Center
 from fedmt.data.loading import Vocabulary, load_center
 from fedmt.data.sources import SOURCES
-from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec
+from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec, fingerprint_at
+from fedmt.engines.flower.allowing import BUILT_IN, built_in_names, check_names
+from fedmt.engines.flower.keys import Key, read_private_key
 from fedmt.engines.flower.plan import Plan
+from fedmt.privacy.masking.terms import least_threshold
 
 
 class CenterFile(Section):
@@ -33,6 +39,12 @@ class CenterFile(Section):
     its losses and its share of confident samples may. share_prior: whether its estimate of how frequent the
     wanted classes are may, and its number of samples with it.
     device: where it trains ('auto', 'cpu', 'cuda', 'cuda:1').
+    key: the file of the private key that its SuperNode is started with; its answers are signed with it.
+    peers: by name, the fingerprints of the other centers' keys. With them, the center sends masked updates
+    alone (secure aggregation), and only in sums with these centers. threshold: the fewest centers in such a
+    sum (not set: as few as is safe).
+    allow: what a coordinator's plan may name: 'built-in' for all that come with fedmt, or single names of
+    methods, strategies, networks and the like, 'package.module:Name' of code on this machine among them.
     """
 
     name: str = Field(min_length=1)
@@ -46,14 +58,19 @@ class CenterFile(Section):
     share_metrics: bool = False
     share_prior: bool = False
     device: str = "auto"
+    key: ConfigPath | None = None
+    peers: dict[str, str] = Field(default_factory=dict)
+    threshold: int | None = Field(None, ge=2)
+    allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
 
 
 @dataclass(frozen=True)
 class CenterSettings:
-    """A center's file, checked."""
+    """A center's file, checked. simulated: it is no file, but a part of the user's own simulation."""
 
     file: CenterFile
     where: str
+    simulated: bool = False
 
     @classmethod
     def read(cls, path: Path) -> CenterSettings:
@@ -66,11 +83,42 @@ class CenterSettings:
             raise FedmtError(f"{path}: expected either [data] or `federation`.")
         if file.data is not None:
             SOURCES.find(file.data.source, f"{Origin(path, text).place('data', 'source')}data.source")
+        for name, peer in file.peers.items():
+            fingerprint_at(f"{path}: peers.{name}", peer)
+        everyone = len({*file.peers, file.name})
+        if file.threshold is not None and not least_threshold(everyone) <= file.threshold <= everyone:
+            raise FedmtError(
+                f"{path}: threshold: {file.threshold} given, expected {least_threshold(everyone)} to "
+                f"{everyone}: [peers] and this center are {everyone}."
+            )
+        known = (BUILT_IN, *built_in_names())
+        odd = [name for name in file.allow if ":" not in name and name not in known]
+        if odd:
+            raise FedmtError(
+                f"{path}: allow: nothing is called {listed(odd)}.{nearest(odd[0], known)}"
+                f" Expected '{BUILT_IN}', a name that comes with fedmt, or 'package.module:Name'."
+            )
         if file.federation is None and file.space is not None and file.space not in file.spaces:
             raise FedmtError(
                 f"{path}: space '{file.space}' is not in [spaces]; list the classes that this center uses."
             )
         return cls(file, str(path))
+
+    def private_key(self) -> Key | None:
+        return None if self.file.key is None else read_private_key(self.file.key)
+
+    def check_names(self, plan: Mapping[str, Any]) -> None:
+        """Refuses a plan, as it came, that names what the file does not allow."""
+        if not self.simulated:
+            check_names(plan, self.file.allow)
+
+    @property
+    def importable(self) -> frozenset[str] | None:
+        """The code on this machine that answering a coordinator may import; None: whatever it names."""
+        if self.simulated:
+            return None
+        own = () if self.file.data is None else (self.file.data.source,)  # named by the center itself
+        return frozenset((*self.file.allow, *own))
 
     def space(self) -> LabelSpace | None:
         """The space the center says it labels in; a federation's config has to be read for it."""
@@ -104,7 +152,8 @@ class CenterSettings:
 
     def _of_federation(self) -> Center:
         assert self.file.federation is not None
-        federation, _ = build_federation(load_config(self.file.federation))
+        with importing_only(None):  # what this machine's own file names
+            federation, _ = build_federation(load_config(self.file.federation))
         found = {c.name: c for c in federation.centers}
         if self.file.name not in found:
             raise FedmtError(

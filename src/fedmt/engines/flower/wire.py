@@ -6,6 +6,7 @@ was, integers too, and a network of a hundred layers costs a handful of requests
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -22,6 +23,19 @@ Wire = Literal["float32", "bfloat16"]
 Weights = dict[str, Tensor]
 
 FORMAT = "safetensors"
+FACTS, SIGNATURE = "facts", "signature"
+
+LONGEST = 4 << 20
+"""Bytes of facts that are read. A plan is a few kilobytes, more where a table has many columns."""
+
+LARGEST = 2**63
+"""No count in a message is larger, and Python cannot make a float of an integer of 400 digits."""
+
+TYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
+    | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
+"""Types that torch computes with everywhere. Of the others, such as float8, even isfinite may be missing."""
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -50,19 +64,56 @@ def record(data: bytes) -> ArrayRecord:
 
 def message(facts: Mapping[str, Any], **tensors: bytes) -> RecordDict:
     """Facts as JSON, and tensors by what they are, each as `to_bytes` gives them."""
-    content: dict[str, Any] = {"facts": ConfigRecord({"json": json.dumps(facts)})}
+    content: dict[str, Any] = {FACTS: ConfigRecord({"json": json.dumps(facts)})}
     content.update({name: record(data) for name, data in tensors.items()})
     return RecordDict(content)
 
 
 def facts_of(content: RecordDict) -> dict[str, Any]:
+    """The facts of a message from outside: any mistake in them is a FedmtError."""
     try:
-        facts = json.loads(str(content["facts"]["json"]))
+        text = str(content[FACTS]["json"])
+        if len(text) > LONGEST:
+            raise FedmtError(f"a message whose facts are {len(text):,} characters long")
+        facts = json.loads(text, parse_int=_integer, parse_constant=_constant)
+    except RecursionError:
+        raise FedmtError("a message whose facts are nested too deep") from None
     except (KeyError, TypeError, ValueError):
-        raise FedmtError("a message without facts: it is not from fedmt.") from None
+        raise FedmtError("a message without facts: it is not from fedmt") from None
     if not isinstance(facts, dict):
-        raise FedmtError("a message whose facts are no table.")
+        raise FedmtError("a message whose facts are no table")
     return facts
+
+
+def _integer(digits: str) -> int:
+    number = int(digits[:30])
+    if len(digits) > 30 or abs(number) >= LARGEST:
+        raise FedmtError(f"a message with a number of {len(digits)} digits")
+    return number
+
+
+def _constant(name: str) -> float:
+    raise FedmtError(f"a message with {name} for a number")
+
+
+def parts_of(content: RecordDict) -> dict[str, bytes]:
+    """By name, the bytes that a message consists of; an error if there is anything else in it."""
+    parts: dict[str, bytes] = {}
+    for name in sorted(content):
+        if name == SIGNATURE:
+            continue
+        found = content[name]
+        if name == FACTS and isinstance(found, ConfigRecord) and list(found) == ["json"]:
+            parts[name] = str(found["json"]).encode("utf-8", "surrogatepass")
+        elif isinstance(found, ArrayRecord) and list(found) == [FORMAT]:
+            parts[name] = found[FORMAT].data
+        else:
+            raise FedmtError(f"a message with a record '{name}' that is not fedmt's")
+    return parts
+
+
+def digests_of(parts: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()}
 
 
 def tensors_of(content: RecordDict, name: str) -> Weights:
@@ -74,6 +125,10 @@ def tensors_of(content: RecordDict, name: str) -> Weights:
         array = found[FORMAT]
         if not isinstance(array, Array) or array.stype != FORMAT:
             raise FedmtError(f"'{name}' does not hold tensors.")
-        return widened(safetensors.torch.load(array.data))
-    except (KeyError, SafetensorError, ValueError) as error:
+        tensors = safetensors.torch.load(array.data)
+    except (AttributeError, KeyError, TypeError, SafetensorError, ValueError) as error:
         raise FedmtError(f"'{name}' cannot be read ({error}).") from None
+    odd = sorted({str(v.dtype) for v in tensors.values()} - {str(dtype) for dtype in TYPES})
+    if odd:
+        raise FedmtError(f"'{name}' has tensors of type {', '.join(odd)}, which fedmt does not send")
+    return widened(tensors)

@@ -1,0 +1,62 @@
+"""What a guard is: how the updates of a round are combined where one of them may be wrong or malicious."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fedmt.aggregation.base import Accumulator, Weights
+from fedmt.core.errors import at_least
+from fedmt.core.registry import Named
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a center sent, and how much it counts in a mean (`training.weights`)."""
+
+    center: str
+    tensors: Weights
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Guarded:
+    """accumulator: what the updates were combined in. facts: what is recorded of centers, by name."""
+
+    accumulator: Accumulator
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Guard(Named, ABC):
+    """Base of the guards.
+
+    mix: how many bad centers to expect. Above 0, each update is first replaced by the mean of itself and
+        its nearest ones, all but so many (`mixing`).
+    """
+
+    leaves_out: ClassVar[bool] = True
+    """Whether updates that are not plausible are left out before (`Received`)."""
+    needs_single_updates: ClassVar[bool] = True
+    """Whether it looks at each center's own update, which secure aggregation hides."""
+    needs_root: ClassVar[bool] = False
+    """Whether it compares with the reference center's own update of the same model."""
+
+    mix: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("aggregation.guard.mix", self.mix, 0)
+
+    @abstractmethod
+    def combine(self, updates: Sequence[Update], mean: Accumulator, root: Weights | None) -> Guarded:
+        """All plausible updates of a round, in the order of the names. mean: the strategy's own, still empty.
+        root: the reference center's update, where it is needed."""
+
+
+def averaged(updates: Sequence[Update], mean: Accumulator) -> Accumulator:
+    """The accumulator with all updates in it."""
+    for update in updates:
+        mean.add(update.tensors, update.weight)
+    return mean

@@ -1,0 +1,42 @@
+"""FLTrust (Cao et al. 2021), with the reference center's own update as the root of trust.
+
+    trust_c = max(0, cos(u_c, u_0))
+    u       = sum_c trust_c * |u_0| / |u_c| * u_c / sum_c trust_c
+
+u_0 is what the reference center's clean labels make of the same model. An update that points away from it
+counts nothing, and every other is brought to its length. `training.weights` has no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedmt.aggregation.base import Accumulator, Weights
+from fedmt.aggregation.guards.base import Guard, Guarded, Update, averaged
+from fedmt.aggregation.guards.geometry import control_names, cosine, norm, scaled, weight_names
+
+
+@dataclass(frozen=True)
+class FLTrust(Guard):
+    """The reference center trains once more per round, on the model that the centers received."""
+
+    name: ClassVar[str] = "fltrust"
+    needs_root: ClassVar[bool] = True
+
+    def combine(self, updates: Sequence[Update], mean: Accumulator, root: Weights | None) -> Guarded:
+        facts: dict[str, dict[str, Any]] = {}
+        trusted = []
+        for update in updates:
+            own = update.tensors
+            trust = max(0.0, cosine(own, root) or 0.0) if root is not None else 0.0
+            facts[update.center] = {"trust": trust}
+            if root is None or trust == 0.0:
+                continue
+            common = [key for key in weight_names(own) if key in root]
+            factor = norm(root, common) / norm(own, common)
+            # A control variate follows its update: both are as long as the same training made them.
+            tensors = scaled(own, {*weight_names(own), *control_names(own)}, factor)
+            trusted.append(Update(update.center, tensors, trust))
+        return Guarded(averaged(trusted, mean), facts)
