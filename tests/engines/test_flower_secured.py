@@ -20,6 +20,7 @@ pytest.importorskip("flwr")
 
 from flwr.common.config import parse_config_args
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
@@ -27,7 +28,7 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from fedmt.core.errors import FedmtError
 from fedmt.engines.flower import node
 from fedmt.engines.flower.keys import fingerprint, make_keys, read_private_key
-from fedmt.engines.flower.processes import Deployment, Started
+from fedmt.engines.flower.processes import Deployment, Started, write_app
 from fedmt.runs.audit import verify
 from fedmt.runs.folder import RunFolder
 
@@ -211,17 +212,69 @@ def test_others_are_refused(nodes, kind, words) -> None:
     assert nodes["registered"].running
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(60, "6[01] s ahead of"), (-400, "(399|400) s behind"), (3, ""), (-290, "")]
-)
+EVIL = '''
+"""An app with code in it: the coordinator is compromised."""
+import time
+from pathlib import Path
+from flwr.app import Message, RecordDict, ConfigRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+HERE = Path("{folder}")
+server = ServerApp()
+app = ClientApp()
+
+@server.main()
+def main(grid, context):
+    (node,) = grid.get_node_ids()
+    content = RecordDict({{"facts": ConfigRecord({{"json": "{{}}"}})}})
+    (sent,) = grid.push_messages([Message(content, node, "query.check")])
+    deadline, replies = time.time() + 60, []
+    while not replies and time.time() < deadline:
+        replies = list(grid.pull_messages([sent]))
+        time.sleep(0.2)
+    HERE.joinpath("reply").write_text(str(replies and replies[0]))
+
+@app.query("check")
+def check(message, context):
+    HERE.joinpath("ran").touch()
+    return Message(message.content, reply_to=message)
+'''
+
+
+def test_code_that_the_coordinator_sends_does_not_run(running, nodes) -> None:
+    """Flower would run it: the app that a coordinator sends names its own ClientApp."""
+    folder = running.folder
+    app = write_app(folder / "evil-app", "evil-app", "evil:server", "evil:app")
+    (app / "evil.py").write_text(EVIL.format(folder=folder))
+    started = running.start_run(app, folder / "none.toml", folder / "none", "run-evil")
+    deadline = time.monotonic() + 120
+    while started.running and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert (folder / "reply").exists(), started.output()
+    assert "which its own log names" in (folder / "reply").read_text()  # fedmt's answer
+    assert not (folder / "ran").exists()
+
+
+def test_a_node_runs_no_other_task(tmp_path) -> None:
+    programs = node.write_programs(tmp_path / "programs")
+    assert {path.name for path in programs.iterdir()} == set(TASK_TYPE_TO_COMMAND.values())
+    for name in set(node.PROGRAMS) - {node.OWN}:
+        done = subprocess.run([programs / name], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "it was refused" in done.stderr
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(60, "ahead of"), (-400, "behind"), (3, ""), (-290, "")])
 def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, seconds, said) -> None:
     right = time.time
     monkeypatch.setattr(node.time, "time", lambda: right() + seconds)
     words = ["--superlink", f"127.0.0.1:{running.port}", "--root-certificates", str(running.keys / "ca.crt")]
     started: list[list[str]] = []
+    monkeypatch.setenv("FLWR_HOME", str(running.folder / "home"))
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # to be put back
     monkeypatch.setattr(node.os, "execvp", lambda program, words: started.append(words))
     if said:
-        with pytest.raises(FedmtError, match=f"This machine's clock is {said} the coordinator's"):
+        with pytest.raises(FedmtError, match=rf"clock is about \d+ s {said} the coordinator's"):
             node.check_clock(f"127.0.0.1:{running.port}", running.keys / "ca.crt")
         with pytest.raises(SystemExit):
             node.main(words)

@@ -548,6 +548,19 @@ def test_a_broken_center_file_in_mid_run(federation, caplog, keys) -> None:
         assert "secret" not in text and "toml:" not in text and str(federation.folder) not in text
 
 
+@pytest.mark.parametrize("kind", ["query.check", "train", "query.statistics"])
+@pytest.mark.parametrize("facts", [{}, {"run": {}, "round": []}, {"run": "../..", "round": 1, "plan": 5}])
+def test_a_message_that_is_not_fedmts_is_answered_without_a_word_of_why(federation, kind, facts) -> None:
+    """Flower would send the text of an exception, with whatever is in it."""
+    message = Message(wire.message(facts), 1, kind)
+    message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+    config = {"center": str(federation.grid.files[1])}
+    context = Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={})
+    reply = center_app.app(message, context)
+    said = wire.facts_of(reply.content)
+    assert said["center"] == "Berlin" and said["problem"].endswith(("log says why", "log names"))
+
+
 def test_data_that_change_between_rounds(federation, caplog) -> None:
     table = federation.folder / "Berlin.csv"
     text = table.read_text()

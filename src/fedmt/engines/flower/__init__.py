@@ -18,7 +18,8 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     answers.py      what a center says in its answer, checked before it counts
     trail.py        what passes, in the audit log of each side
     keys.py         fingerprints and signatures; a throw-away authority and keys, to try it
-    node.py         starts a SuperNode, unless this machine's clock is wrong
+    node.py         starts a SuperNode that runs fedmt alone, unless this machine's clock is wrong
+    clientapp.py    the program that it starts for each message
     processes.py    a whole deployment on one machine, for the demo, the tests and the benchmark
 
 Nothing is imported here: a center's process starts anew for every message.

@@ -343,7 +343,8 @@ def _reply(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
 
 
 def _said(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
-    who = {"run": task.facts["run"], "round": task.facts["round"], "center": task.settings.file.name}
+    # Of a message without them, too: an exception here would leave the center as it is.
+    who = {key: task.facts.get(key) for key in ("run", "round")} | {"center": task.settings.file.name}
     return _answer(task.message, {**who, **facts}, task.key, **tensors)
 
 

@@ -1,10 +1,14 @@
-"""Starts a center's SuperNode, unless this machine's clock is wrong.
+"""Starts a center's SuperNode, so that it runs fedmt and nothing else, unless this machine's clock is wrong.
 
     python -m fedmt.engines.flower.node --superlink coordinator.example.org:8443 --root-certificates ca.crt …
 
 All options are those of `flower-supernode`, which takes this process's place. A node signs the time with each
 of its requests, and the SuperLink refuses it when its clock is off; the node then ends with "terminated
 gracefully" and no reason. So this asks the coordinator for the time first, as any browser would see it.
+
+A SuperNode starts a program for every task that the coordinator gives it: `flwr-clientapp`, or others for
+agents, models and connectors. All of them run what the coordinator sends. Programs of the same names, put
+first on its path, answer with fedmt's own app (`clientapp`), and refuse the rest.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import os
+import shlex
 import ssl
 import sys
 import time
@@ -25,8 +30,15 @@ AHEAD, BEHIND = 5, 305
 """Seconds that Flower 1.41 tolerates (SYSTEM_TIME_TOLERANCE, and TIMESTAMP_TOLERANCE in addition)."""
 
 
-def skew(address: str, certificates: Path | None, insecure: bool, patience: float = 10.0) -> float:
-    """Seconds that this machine's clock is ahead of the coordinator's, to about one.
+OWN = "flwr-clientapp"
+PROGRAMS = (OWN, "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
+"""Every task that Flower 1.41 knows (TASK_TYPE_TO_COMMAND)."""
+
+
+def skew(
+    address: str, certificates: Path | None, insecure: bool, patience: float = 10.0
+) -> tuple[float, float]:
+    """Seconds that this machine's clock is ahead of the coordinator's: at least, and at most.
 
     address: HOST:PORT of the SuperLink or of the proxy in front of it. certificates: of its authority; None
     for those that the system trusts. insecure: in plain text.
@@ -38,27 +50,29 @@ def skew(address: str, certificates: Path | None, insecure: bool, patience: floa
         trusted = ssl.create_default_context(cafile=None if certificates is None else str(certificates))
         connection = http.client.HTTPSConnection(host, int(port), timeout=patience, context=trusted)
     try:
+        asked = time.time()
         connection.request("HEAD", "/v1/fleet/")
         said = connection.getresponse().headers.get("Date")
+        answered = time.time()
     finally:
         connection.close()
     if said is None:
         raise ValueError("no Date in the answer")
-    return time.time() - parsedate_to_datetime(said).timestamp()
+    date = parsedate_to_datetime(said).timestamp()
+    return asked - (date + 2), answered - date  # a Date has whole seconds, and may be one old
 
 
 def check_clock(address: str, certificates: Path | None, insecure: bool = False) -> None:
     """Refuses a clock that the SuperLink would refuse. What else may be wrong, Flower says itself."""
     try:
-        seconds = skew(address, certificates, insecure)
+        least, most = skew(address, certificates, insecure)
     except (OSError, ValueError, http.client.HTTPException):
         return
-    # The Date has whole seconds.
-    if -BEHIND < seconds < AHEAD + 1:
+    if least < AHEAD and most > -BEHIND:
         return
-    way = "ahead of" if seconds > 0 else "behind"
+    way = "ahead of" if least > 0 else "behind"
     raise FedmtError(
-        f"This machine's clock is {abs(seconds):.0f} s {way} the coordinator's, {address}. Flower refuses a "
+        f"This machine's clock is about {abs(least + most) / 2:.0f} s {way} the coordinator's, {address}. Flower refuses a "
         f"node whose clock is more than {AHEAD} s ahead or {BEHIND} s behind, without saying why. Let both "
         "machines keep their time by NTP (timedatectl set-ntp true), and start the node again."
     )
@@ -76,7 +90,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FedmtError as error:
         print(f"fedmt: {error}", file=sys.stderr)
         sys.exit(2)
+    programs = write_programs(Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "fedmt-programs")
+    os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     os.execvp("flower-supernode", ["flower-supernode", *given])
+
+
+def write_programs(folder: Path) -> Path:
+    """The programs that a SuperNode starts, by the names that Flower gives them."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = folder.resolve()
+    own = f'exec {shlex.quote(sys.executable)} -m fedmt.engines.flower.clientapp "$@"'
+    refusal = "echo 'fedmt: the coordinator asked for a task that is not fedmt; it was refused.' >&2; exit 1"
+    for name in PROGRAMS:
+        part = folder / f"{name}.{os.getpid()}"
+        part.write_text(f"#!/bin/sh\n{own if name == OWN else refusal}\n")
+        part.chmod(0o700)
+        part.replace(folder / name)  # whole, whoever starts at the same time
+    return folder
 
 
 if __name__ == "__main__":

@@ -271,7 +271,9 @@ class Deployment:
     ) -> Started:
         """key, authority, insecure: others than the deployment's own, to show that they are refused.
         config: more for --node-config. port: of the SuperLink, where it is not reached directly."""
-        command = [sys.executable, "-m", "fedmt.engines.flower.node"]
+        # Without keys it is for tests, which may send apps with code in them.
+        secured = [sys.executable, "-m", "fedmt.engines.flower.node"]
+        command = secured if self.keys is not None else ["flower-supernode"]
         command += ["--superlink", f"{HOST}:{port or self.proxy or self.port}"]
         command += ["--host", HOST, "--port", str(free_port())]
         command += ["--node-config", f'center="{center}" {config}'.strip()]
