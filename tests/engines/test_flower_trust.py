@@ -27,9 +27,11 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError
+from fedmt.data.member import Member
 from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import wire
+from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.identity import signed
 from fedmt.engines.flower.keys import fingerprint, make_keys, read_private_key
 from fedmt.engines.flower.server import coordinate
@@ -457,6 +459,19 @@ def test_a_malformed_answer_is_left_out(federation, name) -> None:
     if reason:
         assert reason in found.pop("Berlin")
     assert found == {} and len(records) == 3
+
+
+def test_an_answer_that_nobody_thought_of_is_left_out(federation, monkeypatch) -> None:
+    """Whatever an answer makes the coordinator's own code do, it costs that center alone."""
+    own = FlowerEngine._shared
+
+    def raising(engine: FlowerEngine, center: Member, found: Any) -> Any:
+        if center.name == "Berlin" and engine._number == 2:
+            raise ZeroDivisionError
+        return own(engine, center, found)
+
+    monkeypatch.setattr(FlowerEngine, "_shared", raising)
+    assert left_out(federation.run()) == {"Berlin": "its answer cannot be taken (ZeroDivisionError)"}
 
 
 @pytest.mark.parametrize("name", ["samples", "deep", "not a number", "float8"])
