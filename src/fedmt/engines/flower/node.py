@@ -74,7 +74,8 @@ def check_clock(address: str, certificates: Path | None, insecure: bool = False)
     raise FedmtError(
         f"This machine's clock is about {abs(least + most) / 2:.0f} s {way} the coordinator's, {address}. "
         f"Flower refuses a node whose clock is more than {AHEAD} s ahead or {BEHIND} s behind, without "
-        "saying why. Let both machines keep their time by NTP (timedatectl set-ntp true), then start it again."
+        "saying why. Let both machines keep their time by NTP (timedatectl set-ntp true), then start it "
+        "again."
     )
 
 
