@@ -13,7 +13,7 @@ LAYERS = (
     {"core"},
     {"metrics", "estimators", "inputs", "theory", "privacy"},
     {"data", "aggregation", "backbones"},
-    {"methods", "tracking"},
+    {"methods", "tracking", "attacks"},
     {"engines", "config"},
     {"runs"},
     {"models"},

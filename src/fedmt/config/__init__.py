@@ -16,6 +16,7 @@ identity.py    which key each center of a run between machines must have
 from __future__ import annotations
 
 from fedmt.config.building import (
+    build_attack,
     build_federation,
     build_guard,
     build_method,
@@ -39,6 +40,7 @@ __all__ = [
     "DeploymentSpec",
     "ModelSpec",
     "array_files",
+    "build_attack",
     "build_federation",
     "build_guard",
     "build_method",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import DEFAULT_GUARD, GUARDS, Guard, NoGuard, Strategy, Transform
 from fedmt.aggregation.transforms import TransformSpec
+from fedmt.attacks import ATTACKS, Attack
 from fedmt.backbones import Classifier, build, find_backbone
 from fedmt.backbones.given import PREFIX
 from fedmt.backbones.heads import add_heads
@@ -63,13 +64,7 @@ def build_guard(config: Config) -> Guard:
         )
     options = {"name": given} if isinstance(given, str) else {"name": DEFAULT_GUARD, **given}
     entry = GUARDS.find(options.pop("name"), "aggregation.guard")
-    known = option_names(entry)
-    for key in options:
-        if key not in known:
-            raise FedmtError(
-                f"aggregation.guard: guard '{entry.name}' has no option '{key}'.{nearest(key, known)} "
-                f"Known: {listed(known)}."
-            )
+    _known_options("aggregation.guard", entry, options)
     guard: Guard = _adapter(entry).validate_python(options)
     schedule = build_method(config).schedule
     trains = schedule.reference_counts_in_mean or schedule.reference_trains_after(1, 2)
@@ -79,6 +74,27 @@ def build_guard(config: Config) -> Guard:
             "does not train in every round with this method and these settings; choose another guard."
         )
     return guard
+
+
+def build_attack(config: Config) -> Attack | None:
+    """The bad centers that a benchmark simulates."""
+    if config.attack is None:
+        return None
+    options = dict(config.attack)
+    entry = ATTACKS.find(options.pop("name", None), "attack.name")
+    _known_options("attack", entry, options)
+    attack: Attack = _adapter(entry).validate_python(options)
+    return attack
+
+
+def _known_options(key: str, entry: type[Guard] | type[Attack], options: Mapping[str, Any]) -> None:
+    known = option_names(entry)
+    for option in options:
+        if option not in known:
+            raise FedmtError(
+                f"{key}: '{entry.name}' has no option '{option}'.{nearest(option, known)} Known: "
+                f"{listed(known)}."
+            )
 
 
 def build_transforms(config: Config) -> tuple[Transform, ...]:
@@ -117,6 +133,12 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
         federation, notes = load_benchmark(
             config.benchmark, config.options, vocabulary, config.seed, config.augmentation
         )
+        attack = build_attack(config)
+        if attack is not None:
+            if not at_hand:
+                raise FedmtError("attack: it simulates bad centers in one process; remove the table.")
+            federation = attack.on_data(federation)
+            notes = (*notes, f"Simulated: {listed(attack.centers)} with attack '{attack.name}'.")
         if not at_hand:
             known = tuple(Member(c.name, c.space, c.correspondence) for c in federation.centers)
             federation = replace(federation, centers=(), elsewhere=known)

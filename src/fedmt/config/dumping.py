@@ -7,7 +7,8 @@ from typing import Any
 import tomli_w
 
 from fedmt.aggregation import GUARDS, Clip
-from fedmt.config.building import GUARD, build_guard, build_named
+from fedmt.attacks import ATTACKS
+from fedmt.config.building import GUARD, build_attack, build_guard, build_named
 from fedmt.config.schema import NAMED, Config, find_input
 from fedmt.core.registry import option_names
 from fedmt.inputs import DEFAULT_INPUT
@@ -45,6 +46,10 @@ def resolved(config: Config) -> dict[str, Any]:
         built = build_named(config, table)
         options = {key: getattr(built, key) for key in option_names(type(built))}
         plain[table] = {"name": plain[table]["name"], **options}
+    attack = build_attack(config)
+    if attack is not None:
+        options = {key: getattr(attack, key) for key in option_names(type(attack))}
+        plain["attack"] = {"name": ATTACKS.name_of(type(attack)), **options}
     guard = build_guard(config)
     if guard != Clip():  # a run from before there were guards can be resumed
         options = {key: getattr(guard, key) for key in option_names(type(guard))}

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmt.config.adapting import adapted
-from fedmt.config.building import GUARD, build_guard, build_method, build_named, build_strategy
+from fedmt.config.building import GUARD, build_attack, build_guard, build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
 from fedmt.config.schema import NAMED, Config, config_class, find_input
@@ -93,6 +93,8 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         prefix = ("aggregation", GUARD)
         build_guard(config)
         check_sums_suffice(config)
+        prefix = ("attack",)
+        build_attack(config)
         enter(config.metrics, "metrics")
         _check_frozen(config)
         for key, spec in _sources(config):
@@ -116,6 +118,10 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             raise FedmtError(
                 f"{origin.place()}missing {listed(needed)}: a config has either [benchmark], or wanted, "
                 "[reference] and [[centers]]."
+            )
+        if config.attack is not None:
+            raise FedmtError(
+                f"{origin.place('attack')}attack: it simulates bad centers of a [benchmark]; remove it."
             )
     elif config.wanted or config.reference or config.centers or config.tests:
         raise FedmtError(f"{origin.place()}both [benchmark] and a federation of its own are given; keep one.")

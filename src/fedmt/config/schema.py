@@ -109,7 +109,8 @@ class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
     metrics: those of the user's own, next to the built-in ones. keep_checkpoints: how many of the last ones
-    stay on disk, so that a run can go on from an earlier round.
+    stay on disk, so that a run can go on from an earlier round. attack: bad centers that a benchmark
+    simulates.
     The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
     from the input: a config is read by its `config_class`.
     """
@@ -136,6 +137,7 @@ class Config(Section):
     reference: Stays[ReferenceSpec | None] = None
     centers: Stays[list[CenterSpec]] = Field(default_factory=list)
     tests: Stays[list[TestSpec]] = Field(default_factory=list)
+    attack: Stays[dict[str, Any] | None] = None
     deployment: Stays[DeploymentSpec | None] = None
     tracking: Stays[TrackingSpec | None] = None
 

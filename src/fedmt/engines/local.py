@@ -26,6 +26,7 @@ from fedmt.aggregation import (
     packed,
     transforms,
 )
+from fedmt.attacks import Attack
 from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
@@ -60,6 +61,7 @@ class LocalEngine:
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
     summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
+    attack: centers that are simulated to be bad; their data are spoiled already.
     """
 
     federation: Federation
@@ -74,6 +76,7 @@ class LocalEngine:
     transforms: tuple[Transform, ...] = ()
     guard: Guard = field(default_factory=Clip)
     summing: Summing | None = None
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
@@ -188,6 +191,8 @@ class LocalEngine:
         elif self.guard.needs_root:
             root = self._root(before)
         with self._clock.phase("aggregate"):
+            if self.attack is not None:
+                updates.updates = self.attack.on_updates(updates.updates)
             combined = updates.combine(root)
             self._clipped = updates.clipped if isinstance(updates, SummedUpdates) else 0
             self._judge(combined, before, kept, records)
@@ -345,6 +350,10 @@ class LocalEngine:
             "learning_rate": self.method.training.rate(state.round),
             "reference_loss": reference_loss,
         }
+        if self.attack is not None:
+            self.trainer.load(state.weights)
+            success = self.attack.success(self.federation, self.trainer.predict)
+            record |= {} if success is None else {"attack_success": success}
         for key in ("confident_share", "pseudo_label_accuracy", "correspondence_error", "prior_error"):
             values = [c[key] for c in centers.values() if key in c]
             if values:

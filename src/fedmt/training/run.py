@@ -14,6 +14,7 @@ from torch import nn
 import fedmt
 from fedmt.config import (
     Config,
+    build_attack,
     build_federation,
     build_guard,
     build_method,
@@ -202,6 +203,7 @@ def build_engine(
         strategy=build_strategy(config),
         guard=build_guard(config),
         summing=build_summing(config, len(federation.roster.members)),
+        attack=build_attack(config),
         transforms=build_transforms(config),
         graphs=config.graphs,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from fedmt.config import Config
 from fedmt.metrics import METRICS
 
-SHARES = ("confident_share", "pseudo_label_accuracy")
+SHARES = ("confident_share", "pseudo_label_accuracy", "attack_success")
 """Measures of the training that are shares, and shown in percent as the metrics of that unit are."""
 
 NESTED = ("mean_matrix", "tests")

@@ -1,0 +1,63 @@
+"""What an attack is: a simulation of centers that are broken or malicious, to see what a guard is worth.
+
+It is for benchmarks, where all centers are in one process. An attack may change the data of the bad centers,
+their updates, or both. It may know everything, the honest centers' updates included, since a guard must hold
+against the worst case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from fedmt.aggregation.guards import Update
+from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.registry import Named
+from fedmt.data.center import Center, Federation
+
+Predict = Callable[[Tensor], Tensor]
+"""Stored samples [N, ...] to the tested model's probabilities [N, K]."""
+
+
+@dataclass(frozen=True)
+class Attack(Named):
+    """centers: the names of the bad ones."""
+
+    centers: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.centers:
+            raise FedmtError("attack.centers: empty; name the centers that are to be bad.")
+
+    def on_data(self, federation: Federation) -> Federation:
+        """The federation as the bad centers have it."""
+        names = [center.name for center in federation.centers]
+        for name in self.centers:
+            if name not in names:
+                raise FedmtError(
+                    f"attack.centers: there is no center '{name}'.{nearest(name, names)} Known: "
+                    f"{listed(names)}."
+                )
+        spoiled = tuple(
+            self.spoil(c, federation) if c.name in self.centers else c for c in federation.centers
+        )
+        return replace(federation, centers=spoiled)
+
+    def spoil(self, center: Center, federation: Federation) -> Center:
+        """The data of a bad center."""
+        return center
+
+    def on_updates(self, updates: Sequence[Update]) -> list[Update]:
+        """What arrives in place of a round's updates."""
+        honest = [u for u in updates if u.center not in self.centers]
+        return [self.send(u, honest) if u.center in self.centers else u for u in updates]
+
+    def send(self, update: Update, honest: Sequence[Update]) -> Update:
+        """What a bad center sends in place of its update."""
+        return update
+
+    def success(self, federation: Federation, predict: Predict) -> float | None:
+        """How well it worked, as a share, where that is something else than a loss of accuracy."""
+        return None
