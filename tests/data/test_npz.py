@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
 from fedmt.data import ImageOptions, SampleSet, read_npz
+from fedmt.inputs.vectors.reading import archive_arrays
 
 RGB = np.random.default_rng(0).integers(0, 256, (3, 5, 6, 3), dtype=np.uint8)
 GREY = RGB[..., 0]
@@ -93,6 +97,36 @@ def test_bad_files(tmp_path: Path) -> None:
     np.save(tmp_path / "single.npy", GREY)
     with pytest.raises(FedmtError, match="a single array"):
         read_npz(tmp_path / "single.npy", ImageOptions())
+
+
+def test_an_archive_that_unpacks_to_more_than_the_limit_is_not_unpacked(tmp_path: Path) -> None:
+    """A few kilobytes become 64 MiB of zeros: refused by what its directory says, before anything is read."""
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, images=np.zeros((1024, 256, 256), np.uint8), labels=["a"] * 1024)
+    assert path.stat().st_size < 200_000
+    tracemalloc.start()
+    with pytest.raises(FedmtError, match=r"bomb.npz: its arrays unpack to 0.0\d+ GiB.*memory_limit_gib"):
+        read_npz(path, ImageOptions(memory_limit=2**20))
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    assert len(read_npz(path, ImageOptions(memory_limit=2**27)).samples) == 1024
+    # Vectors have no limit of their own: a ratio that no data have is refused.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmt.inputs.archives.LIMIT", 2**20)
+        with pytest.raises(FedmtError, match="more than the memory limit"):
+            archive_arrays(path, "images")
+
+
+def test_a_header_that_speaks_of_more_than_there_is(tmp_path: Path) -> None:
+    """NumPy would allocate what the array's own header says: here 2 TiB."""
+    path = tmp_path / "lying.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**41,)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", header.getvalue() + bytes(100))
+    for read_it in (lambda: read_npz(path, ImageOptions()), lambda: archive_arrays(path, "images")):
+        with pytest.raises(FedmtError, match=r"array 'images' is to have the shape .* holds 100 bytes"):
+            read_it()
 
 
 def test_labels_with_decomposed_accents_are_their_class(tmp_path: Path) -> None:

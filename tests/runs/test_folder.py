@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
 from fedmt.engines.state import State
-from fedmt.runs.checkpoints import load_checkpoint
+from fedmt.runs.checkpoints import dump_state, load_checkpoint
 from fedmt.runs.folder import RunFolder, write_atomically
 
 
@@ -38,6 +39,33 @@ def test_a_state_comes_back_to_the_bit(tmp_path):
         assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
     name = "Center / with slash"
     assert torch.equal(loaded.kept[name]["correspondence"], saved.kept[name]["correspondence"])
+
+
+def test_equal_states_are_equal_files():
+    """The library alone writes the metadata in another order each time."""
+    more = {f"fedmt.{name}": name for name in "abcdef"}
+    assert len({safetensors.torch.save({}, more) for _ in range(20)}) > 1
+    one = state(3)
+    found = {dump_state(one, more) for _ in range(20)}
+    assert len(found) == 1
+    (data,) = found
+    assert int.from_bytes(data[:8], "little") % 8 == 0
+    assert torch.equal(safetensors.torch.load(data)["weights/a.weight"], state(3).weights["a.weight"])
+
+
+def test_as_many_checkpoints_stay_as_are_asked_for(tmp_path):
+    """And a run goes back to an earlier round by deleting those after it."""
+    run = folder(tmp_path)
+    for number in range(9):
+        run.append_metrics({"round": number})
+        run.save(state(number), 5)
+    assert [p.stem[-1] for p in sorted(run.checkpoints.iterdir())] == list("45678")
+    for number in (6, 7, 8):
+        run._checkpoint(number).unlink()
+    found = run.load()
+    assert found is not None and found.round == 5
+    run.rewind(found.round)
+    assert [r["round"] for r in run.metrics()] == list(range(6))
 
 
 def test_only_the_last_two_checkpoints_stay(tmp_path):
@@ -106,6 +134,33 @@ def test_a_half_written_line_is_forgotten_and_later_rounds_rewound(tmp_path):
     assert [r["round"] for r in run.metrics()] == [0, 1, 2, 3]
     run.rewind(2)
     assert [json.loads(line)["round"] for line in run.metrics_file.read_text().splitlines()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [(b"\xff\xfe{}", "not text in UTF-8"), (b"{,}", "not valid JSON"), (b"[1]", "no record of a round")],
+)
+def test_a_line_that_no_run_wrote(tmp_path, line, what):
+    run = folder(tmp_path)
+    run.append_metrics({"round": 0})
+    with run.metrics_file.open("ab") as file:
+        file.write(line + b"\n")
+    if what == "not text in UTF-8":  # the last line too, since it is whole
+        with pytest.raises(FedmtError, match=r"metrics.jsonl, line 2: not text in UTF-8.$"):
+            run.metrics()
+    run.append_metrics({"round": 1})
+    with pytest.raises(FedmtError, match=rf"metrics.jsonl, line 2: {what}.$"):
+        run.metrics()
+
+
+def test_a_config_and_data_that_no_run_wrote(tmp_path):
+    run = folder(tmp_path)
+    run.data_file.write_text("[1, 2]")
+    with pytest.raises(FedmtError, match=r"data.json: not a table of digests"):
+        run.keep_data({"Berlin": {"values": torch.zeros(2)}})
+    run.config_file.write_bytes(b"seed = \xff\n")
+    with pytest.raises(FedmtError, match=r"config.toml: not text in UTF-8"):
+        RunFolder.resume(run.path, "seed = 0\n")
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ class Backdoor(Attack):
 
     target: str = ""
     share: float = 0.5
-    boost: float = 4.0
+    boost: float = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.core.tensor_files import to_bytes
 from fedmt.engines.state import State
 
 FORMAT = "fedmt-2"
@@ -51,7 +52,7 @@ def dump_state(state: State, more: Mapping[str, str] | None = None) -> bytes:
     """A state as `load_checkpoint` reads it; `more` goes into the file's metadata."""
     tensors = _flatten(state)
     metadata = {"round": str(state.round), "digest": digest_of(tensors), "format": FORMAT}
-    return safetensors.torch.save(tensors, {**(more or {}), **metadata})
+    return to_bytes(tensors, {**(more or {}), **metadata})
 
 
 def _flatten(state: State) -> dict[str, Tensor]:

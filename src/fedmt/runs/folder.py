@@ -33,7 +33,7 @@ from fedmt.core.errors import FedmtError, closest, listed
 from fedmt.engines.state import State
 from fedmt.metrics import enter
 from fedmt.runs.checkpoints import dump_state, load_checkpoint
-from fedmt.runs.records import modern, read_record
+from fedmt.runs.records import NotARecord, modern, read_record
 
 try:
     import fcntl
@@ -95,7 +95,7 @@ class RunFolder:
             folder._begin(config)
             return folder
         with writing(folder.config_file):
-            before = folder.config_file.read_text(encoding="utf-8")
+            before = read_utf8(folder.config_file)
         if before != config:
             raise FedmtError(
                 f"{folder.path} holds another run: its config differs in "
@@ -133,6 +133,13 @@ class RunFolder:
         try:
             before = json.loads(self.data_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
+            before = None  # not there, or cut short by a kill
+        if before is not None and not isinstance(before, dict):
+            raise FedmtError(
+                f"{self.data_file}: not a table of digests, so it cannot be told whether the data are those "
+                "that the run began with. Bring the file back, or delete it to go on without this check."
+            )
+        if before is None:
             write_atomically(self.data_file, (json.dumps(digests, indent=1) + "\n").encode())
             return
         # Earlier versions took a blank image for the data of a center elsewhere.
@@ -170,13 +177,18 @@ class RunFolder:
         if not self.metrics_file.exists():
             return []
         records = []
-        lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
+        # As bytes: a kill may cut a line within a character.
+        written = self.metrics_file.read_bytes()
+        lines = written.splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                records.append(read_record(line))
-            except json.JSONDecodeError:
-                if number < len(lines):
-                    raise FedmtError(f"{self.metrics_file}, line {number}: not valid JSON.") from None
+                records.append(read_record(line.decode()))
+            except (ValueError, RecursionError) as error:
+                broken = isinstance(error, UnicodeDecodeError) and written.endswith(b"\n")
+                if number < len(lines) or broken:
+                    what = "not text in UTF-8" if isinstance(error, UnicodeDecodeError) else "not valid JSON"
+                    what = str(error) if isinstance(error, NotARecord) else what
+                    raise FedmtError(f"{self.metrics_file}, line {number}: {what}.") from None
         return records
 
     def rewind(self, round: int) -> None:
@@ -276,6 +288,17 @@ def existing_run(path: Path) -> RunFolder:
     meant = closest(path.name, by_name)
     hint = f" Did you mean '{by_name[meant]}'?" if meant is not None else ""
     raise FedmtError(f"{said}.{hint} Give a folder that `fedmt run` wrote, such as runs/federation.")
+
+
+def read_utf8(path: Path) -> str:
+    """The text of a file of the run; what is not text is an error that names it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FedmtError(
+            f"{path}: not text in UTF-8, so it is not what the run wrote; bring the file back, or choose "
+            "another --out."
+        ) from None
 
 
 def write_atomically(path: Path, data: bytes) -> None:

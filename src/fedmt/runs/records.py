@@ -8,9 +8,15 @@ from typing import Any
 OLD_MARK = " (mean M)"
 
 
+class NotARecord(ValueError):
+    """JSON of something else."""
+
+
 def read_record(line: str) -> dict[str, Any]:
     """One line of metrics.jsonl, whichever version wrote it."""
-    record: dict[str, Any] = json.loads(line)
+    record = json.loads(line)
+    if not isinstance(record, dict) or not isinstance(record.get("round"), int):
+        raise NotARecord("no record of a round")
     return modern(record)
 
 

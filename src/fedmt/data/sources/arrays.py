@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
+from fedmt.core.tensor_files import in_order
 from fedmt.data.center import Center
 from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources.base import Request, Source
@@ -29,7 +30,7 @@ def dump_arrays(center: Center) -> bytes:
     if center.labels is not None and center.space is not None:
         tensors["labels"] = center.labels.cpu().contiguous()
         facts["classes"] = json.dumps(center.space.classes)
-    return safetensors.torch.save(tensors, facts)
+    return in_order(safetensors.torch.save(tensors, facts))
 
 
 def read_arrays(path: Path, space: LabelSpace | None) -> SampleSet:

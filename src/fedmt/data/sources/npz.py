@@ -17,6 +17,7 @@ from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
+from fedmt.inputs.archives import check_unpacked
 from fedmt.inputs.images import ImageSpec
 from fedmt.inputs.images.shaping import ImageOptions, conform
 from fedmt.inputs.vectors import Vectors, VectorSpec
@@ -42,7 +43,7 @@ def read_npz(
     `space_name`. With it, labels go by name, so the two may list their classes in different orders.
     """
     path = Path(path)
-    arrays = _load(path)
+    arrays = _load(path, options.memory_limit)
     if "images" not in arrays:
         raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(_names(path)) or 'none'}.")
     images = _channels_first(arrays["images"], path)
@@ -121,9 +122,11 @@ def _labels(
     return positions, space
 
 
-def _load(path: Path) -> dict[str, Array]:
+def _load(path: Path, limit: int) -> dict[str, Array]:
     wanted = ("images", "labels", "classes")
+    hint = " Set a higher images.memory_limit_gib if it is to have so much."
     try:
+        check_unpacked(path, limit, hint, wanted)
         # Without pickle: an archive is data, and must not be able to run anything.
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):

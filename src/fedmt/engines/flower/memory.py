@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
-import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.core.tensor_files import to_bytes
 from fedmt.runs.folder import write_atomically, writing
 
 Tensors = dict[str, Tensor]
@@ -118,9 +118,8 @@ class Memory:
     def _write(self, path: Path, tensors: Mapping[str, Tensor], label: str) -> None:
         with writing(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-        plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
         metadata = {"run": self.folder.name, "center": self.center, "label": label}
-        write_atomically(path, safetensors.torch.save(plain, metadata))
+        write_atomically(path, to_bytes(tensors, metadata))
 
     def _read(self, path: Path, label: str) -> Tensors:
         try:

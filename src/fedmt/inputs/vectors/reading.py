@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, cut, listed
+from fedmt.inputs.archives import check_unpacked
 from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.tabular import MISSING, SUFFIXES, Frame, frame_of, is_number, read_frame
 
@@ -106,6 +107,7 @@ def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]
     """All arrays of an .npz archive, or that of a .npy file under the name `array`."""
     name = ""
     try:
+        check_unpacked(path)
         # Without pickle: an array is data, and must not be able to run anything.
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
@@ -117,6 +119,8 @@ def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]
         return arrays
     except FileNotFoundError:
         raise FedmtError(f"{path}: there is no such file; correct its path.") from None
+    except FedmtError:
+        raise
     except Exception as error:  # a damaged file fails in many ways
         if not name and path.is_file() and not path.read_bytes()[:6].startswith((b"PK", b"\x93NUMPY")):
             raise FedmtError(f"{path}: not a NumPy file; write it with numpy.save or numpy.savez.") from None
