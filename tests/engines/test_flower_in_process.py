@@ -259,6 +259,13 @@ COMBINATIONS = {
         "method": 'name = "fedrep"',
         "aggregation": 'name = "trimmed_mean"',
     },
+    "FLTrust": {"aggregation": 'guard = "fltrust"'},
+    "FedRep with FLTrust": {"method": 'name = "fedrep"', "aggregation": 'guard = "fltrust"'},
+    "clipped, with SCAFFOLD": {"aggregation": 'name = "scaffold"\nguard = { multiple = 1.0, mix = 1 }'},
+    "FedTrans with a geometric median": {
+        "method": 'name = "fedtrans"\nfine_tune_epochs = 2',
+        "aggregation": 'guard = "geometric_median"',
+    },
     "Single": {"method": 'name = "single"'},
 }
 

@@ -15,7 +15,7 @@ from fedmt.aggregation.fedavg import FedAvg, FedAvgM
 from fedmt.aggregation.fedbn import FedBN
 from fedmt.aggregation.fedopt import FedAdam, FedYogi
 from fedmt.aggregation.fedprox import FedProx
-from fedmt.aggregation.guards import DEFAULT_GUARD, GUARDS, Clip, Guard, NoGuard
+from fedmt.aggregation.guards import DEFAULT_GUARD, GUARDS, Clip, Guard, NoGuard, Update
 from fedmt.aggregation.received import Combined, Received
 from fedmt.aggregation.scaffold import Scaffold
 from fedmt.aggregation.transforms import Transform, Transforms
@@ -50,6 +50,7 @@ __all__ = [
     "Transform",
     "Transforms",
     "TrimmedMean",
+    "Update",
     "Weights",
     "all_finite",
     "packed",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter
@@ -83,7 +83,7 @@ def build_attack(config: Config) -> Attack | None:
     options = dict(config.attack)
     entry = ATTACKS.find(options.pop("name", None), "attack.name")
     _known_options("attack", entry, options)
-    attack: Attack = _adapter(entry).validate_python(options)
+    attack: Attack = _adapter(cast(Any, entry)).validate_python(options)
     return attack
 
 
