@@ -54,6 +54,8 @@ def record(
             "confident_share": 0.4 + 0.2 * done,
             "pseudo_label_accuracy": 0.8 + 0.1 * done,
             "correspondence_error": 1 - 0.7 * done + 0.1 * rng.random(),
+            "update_norm": 2 - done + 0.1 * c,
+            "update_cosine": 0.6 + 0.05 * c - 0.1 * done,
         }
         each[f"center-{c}"] = {**facts, "losses": {"loss": 1.5 - done, "projection": 1 - done / 2}}
         if (r + c) % 7 == 3:

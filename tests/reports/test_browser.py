@@ -109,6 +109,8 @@ def test_everything_is_drawn_and_nothing_is_asked_of_a_network(open_page, compar
     assert all(ink_of(page, f"#curve-charts figure:nth-child({i}) canvas") > 200 for i in range(1, 9))
     for canvas in ("#m-hat", "#m-true", "#confusion-0", "#confusion-1"):
         assert ink_of(page, canvas) > 1000, canvas
+    for chart in ("#center-norms", "#center-cosines"):  # one line for each center
+        assert ink_of(page, f"{chart} canvas") > 200, chart
     assert page.locator("svg[role=img] circle").count() > 5
     assert page.locator("#members tbody tr").count() == 5
     for row in page.locator("#runs tbody tr").all_inner_texts():  # the table and the sentences round alike

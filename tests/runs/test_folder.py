@@ -117,6 +117,15 @@ def test_another_run_in_the_way(tmp_path):
     assert [p.name for p in (tmp_path / "papers").iterdir()] == ["thesis.tex"]
 
 
+def test_a_run_goes_on_with_another_guard(tmp_path):
+    """And with nothing else that differs."""
+    run = folder(tmp_path)
+    other = 'seed = 0\n[aggregation.guard]\nname = "median"\nmix = 0\n'
+    assert RunFolder.resume(run.path, other).config_file.read_text() == other
+    with pytest.raises(FedmtError, match=r"its config differs in aggregation.*seed \(0 there, 1 here\)"):
+        RunFolder.resume(run.path, "seed = 1\n")
+
+
 def test_two_processes_in_one_folder(tmp_path):
     run = folder(tmp_path)
     with run.locked(), pytest.raises(FedmtError, match="another process"), RunFolder(run.path).locked():

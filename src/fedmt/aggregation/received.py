@@ -24,7 +24,7 @@ from fedmt.aggregation.base import Accumulator, Strategy, Weights, all_finite
 from fedmt.aggregation.guards import Guard, Update, mixed
 from fedmt.aggregation.guards.geometry import control_names, cosine, norm, plain_mean, weight_names
 
-FAR = 100.0
+FAR = 1000.0
 BEYOND = 1e4
 
 

@@ -233,8 +233,8 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _centers(
     metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None, origins: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Who took part: size, label space, where M came from, rounds missed and why, the last figures, M-hat's
-    error."""
+    """Who took part: size, label space, where M came from, rounds missed and why, the last figures; over the
+    rounds, M-hat's error, the norm of its update and its cosine to the mean of all."""
     members = {m.name: m for m in evaluation.members} if evaluation is not None else {}
     names = list(members) or sorted({name for r in metrics for name in r["centers"]})
     found = []
@@ -265,9 +265,15 @@ def _centers(
             "pseudo_label_accuracy": short(last.get("pseudo_label_accuracy")),
             "prior_error": short(last.get("prior_error")),
         }
-        errors = [(n, r["correspondence_error"]) for n, r in records if "correspondence_error" in r]
-        if errors:
-            center["errors"] = [[n for n, _ in errors], [short(e) for _, e in errors]]
+        for key, column in (
+            ("errors", "correspondence_error"),
+            ("norms", "update_norm"),
+            ("cosines", "update_cosine"),
+        ):
+            values = [(n, r[column]) for n, r in records if column in r]
+            if values:
+                center[key] = [[n for n, _ in values], [short(v) for _, v in values]]
+        center["clipped"] = sum("clipped" in r for _, r in records)
         found.append(center)
     return found
 

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedmt.core.digests import digest_of
-from fedmt.core.errors import FedmtError, closest, listed
+from fedmt.core.errors import FedmtError, closest, cut, listed
 from fedmt.engines.state import State
 from fedmt.metrics import enter
 from fedmt.runs.checkpoints import dump_state, load_checkpoint
@@ -97,11 +97,14 @@ class RunFolder:
         with writing(folder.config_file):
             before = read_utf8(folder.config_file)
         if before != config:
-            raise FedmtError(
-                f"{folder.path} holds another run: its config differs in "
-                f"{_differences(before, config, folder.config_file)}. "
-                "Give the config it was started with, or another --out."
-            )
+            changed = _differences(before, config, folder.config_file)
+            if not all(key.split(".")[:2] == ["aggregation", "guard"] for key in changed):
+                raise FedmtError(
+                    f"{folder.path} holds another run: its config differs in {_shown(changed)}. "
+                    "Give the config it was started with, or another --out."
+                )
+            # After a bad round, a run may go on from before it with a guard that holds.
+            write_atomically(folder.config_file, config.encode())
         return folder
 
     def _begin(self, config: str) -> None:
@@ -341,15 +344,18 @@ def _flush(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _differences(before: str, after: str, path: Path) -> str:
-    """The keys of two TOML configs that differ; `path` is the first one's."""
+def _differences(before: str, after: str, path: Path) -> dict[str, tuple[Any, Any]]:
+    """Of the keys of two TOML configs that differ, both values; `path` is the first one's."""
     try:
         old, new = _paths(tomllib.loads(before)), _paths(tomllib.loads(after))
     except tomllib.TOMLDecodeError as error:
         raise FedmtError(f"{path}: not valid TOML any more: {error}.") from None
     keys = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
-    shown = [f"{k} ({old.get(k, 'not set')!r} there, {new.get(k, 'not set')!r} here)" for k in keys[:4]]
-    return ", ".join(shown) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
+    return {k: (old.get(k, "not set"), new.get(k, "not set")) for k in keys}
+
+
+def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    return cut([f"{key} ({old!r} there, {new!r} here)" for key, (old, new) in changed.items()], 4)
 
 
 def _paths(value: Any, prefix: str = "") -> dict[str, Any]:

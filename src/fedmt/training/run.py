@@ -214,9 +214,14 @@ def _write_round(folder: RunFolder, state: State, record: Record, begin: float) 
     record["seconds"]["total"] = round(time.perf_counter() - begin, 4)
     broken = [k for k, v in state.weights.items() if not bool(v.isfinite().all())]
     if broken:
+        sizes = {name: c["update_norm"] for name, c in record["centers"].items() if "update_norm" in c}
+        largest = max(sizes, key=lambda name: sizes[name], default="")
+        whose = (
+            f" The largest update, of norm {sizes[largest]:.3g}, was that of '{largest}'." if sizes else ""
+        )
         raise FedmtError(
-            f"Round {state.round}: training diverged, the model's weights are no longer numbers. Begin anew, "
-            "in another --out, with a lower training.learning_rate or training.clip."
+            f"Round {state.round}: training diverged, the model's weights are no longer numbers.{whose} "
+            "Begin anew, in another --out, with a lower training.learning_rate or training.clip."
         )
     folder.append_metrics(record)
 

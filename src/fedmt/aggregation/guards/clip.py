@@ -3,7 +3,8 @@
     u_c <- u_c * min(1, multiple * median_c |u_c| / |u_c|)
 
 The median of a round's own norms needs no tuning, and a minority cannot move it far. An update that is not
-clipped is not touched, so runs of honest centers have the same weights with and without it.
+clipped is not touched, so runs of honest centers have the same weights with and without it. The default
+leaves room for a center with ten times the samples of the others, whose updates are about five times as long.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Clip(Guard):
 
     name: ClassVar[str] = "clip"
 
-    multiple: float = 5.0
+    multiple: float = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,6 +23,7 @@ function drawDetail() {
   byId("classes-body").replaceChildren(...lead(), ...run.notes.map((n) => el("p", { class: "missing" }, "Note: " + n)));
   drawClasses(run, byId("classes-body"));
   byId("centers-body").replaceChildren(...lead(), drawCenters(run));
+  drawUpdates(run, byId("centers-body"));
   byId("again-body").replaceChildren(...lead(), ...drawAgain(run));
 }
 
@@ -104,6 +105,7 @@ function drawCenters(run) {
     ...(run.centers.some((c) => c.correspondence) ? [{ name: "M", text: true, cell: (c) => c.correspondence || "–", key: (c) => c.correspondence }] : []),
     { name: "rounds trained", cell: (c) => (c.reference ? "–" : whole(c.trained)), key: (c) => (c.reference ? null : c.trained) },
     ...["abstained", "dropped out", ...kinds.filter((k) => k !== "abstained" && k !== "dropped out")].map((k) => ({ name: names[k] || k, cell: (c) => (c.reference ? "–" : whole(c.missed[k] || 0)), key: (c) => (c.reference ? null : c.missed[k] || 0) })),
+    ...(run.centers.some((c) => c.clipped) ? [{ name: "rounds clipped", cell: (c) => (c.reference ? "–" : whole(c.clipped)), key: (c) => (c.reference ? null : c.clipped) }] : []),
     { name: "last loss", cell: (c) => number(c.loss), key: (c) => c.loss },
     { name: "confident", cell: (c) => percent(c.confident_share), key: (c) => c.confident_share },
     { name: "pseudo-labels right", cell: (c) => percent(c.pseudo_label_accuracy), key: (c) => c.pseudo_label_accuracy },
@@ -113,6 +115,20 @@ function drawCenters(run) {
   const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + " rounds: " + why));
   return el("div", {}, table("members", "Centers: samples, label space, where M came from, rounds missed and why", columns, run.centers),
     reasons.length ? el("details", {}, el("summary", {}, "Why centers abstained or were left out"), el("ul", {}, reasons.map((r) => el("li", {}, r)))) : null);
+}
+
+// Who is odd: one center's line apart from all others. A norm of 1e6 among ones would hide all the others, so
+// beyond a factor of 30 its logarithm is drawn.
+function drawUpdates(run, host) {
+  const lines = (pick) => run.centers.filter((c) => c[pick]).map((c, i) => ({ name: c.name, index: i, x: c[pick][0], y: c[pick][1], width: 1.5 }));
+  const norms = lines("norms"), cosines = lines("cosines");
+  if (!norms.length) return;
+  const positive = norms.flatMap((l) => l.y).filter((y) => y > 0), log = Math.max(...positive) > 30 * Math.min(...positive);
+  const drawn = log ? norms.map((l) => ({ ...l, y: l.y.map((y) => (y > 0 ? Math.log10(y) : null)) })) : norms;
+  const power = (v) => (v == null ? "–" : Math.abs(v) > 3 ? (10 ** v).toExponential(0) : number(10 ** v, 2));
+  chart(host, "center-norms", "Norm of each center's update" + (log ? " (logarithmic)" : ""), drawn, { zero: !log, group: "detail", height: 260, ...(log ? { format: (v) => (v == null ? "–" : number(10 ** v)), tick: power } : {}) });
+  if (cosines.length) chart(host, "center-cosines", "Cosine of each center's update to the mean of all", cosines, { group: "detail", height: 260, most: 1 });
+  host.append(el("p", { class: "note" }, "A center that stands apart may have other data, a technical problem, or bad intentions: look at it."));
 }
 
 function drawAgain(run) {
