@@ -127,7 +127,7 @@ def commands(text: str) -> Iterator[list[str]]:
 FILE_TYPES = {"json", "onnx", "safetensors", "card"}
 SETTINGS = {
     "method": {"name", *(f.name for m in METHODS.values() for f in fields(m))},
-    "aggregation": {"name", *(f.name for s in STRATEGIES.values() for f in fields(s))},
+    "aggregation": {"name", "guard", *(f.name for s in STRATEGIES.values() for f in fields(s))},
     "training": {f.name for f in fields(Training)},
     "augmentation": {f.name for v in (Augmentation, VectorViews, TokenDropout) for f in fields(v)},
     "images": set(ImageSpec.model_fields),

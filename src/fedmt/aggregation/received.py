@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedmt.aggregation.base import Accumulator, Strategy, Weights, all_finite
 from fedmt.aggregation.guards import Guard, Update, mixed
-from fedmt.aggregation.guards.geometry import control_names, cosine, norm, plain_mean, weight_names
+from fedmt.aggregation.guards.geometry import control_names, dot, norm, plain_mean, weight_names
 
 FAR = 1000.0
 BEYOND = 1e4
@@ -61,9 +61,10 @@ class Received:
     def combine(self, root: Weights | None = None) -> Combined:
         """root: the reference center's own update, where the guard needs it."""
         # Before anything is combined: an accumulator may change what it is given.
-        left_out = self._left_out() if self.guard.leaves_out else {}
+        norms = [norm(u.tensors, weight_names(u.tensors)) for u in self.updates]
+        left_out = self._left_out(norms) if self.guard.leaves_out else {}
         used = [u for u in self.updates if u.center not in left_out]
-        facts = self._measured(used)
+        facts = self._measured(used, norms)
         if self.guard.mix:
             used = mixed(used, self.guard.mix)
         guarded = self.guard.combine(used, self.strategy.accumulator(), root)
@@ -73,25 +74,29 @@ class Received:
         accumulator: Accumulator = guarded.accumulator
         return Combined(accumulator.result(), accumulator.counts, left_out, facts)
 
-    def _measured(self, used: list[Update]) -> dict[str, dict[str, Any]]:
+    def _measured(self, used: list[Update], norms: list[float]) -> dict[str, dict[str, Any]]:
         mean = plain_mean([u.tensors for u in used])
+        sizes: dict[tuple[str, ...], float] = {}  # the mean's norm over the names that a center has
         facts: dict[str, dict[str, Any]] = {}
-        for update in self.updates:
-            own = facts[update.center] = {"update_norm": norm(update.tensors, weight_names(update.tensors))}
-            angle = cosine(update.tensors, mean)
-            if angle is not None:
-                own["update_cosine"] = angle
+        for update, own in zip(self.updates, norms, strict=True):
+            names = tuple(key for key in weight_names(update.tensors) if key in mean)
+            if names not in sizes:
+                sizes[names] = norm(mean, names)
+            facts[update.center] = {"update_norm": own}
+            if own > 0 and sizes[names] > 0:
+                angle = dot(update.tensors, mean, names) / (own * sizes[names])
+                facts[update.center]["update_cosine"] = max(-1.0, min(1.0, angle))
         return facts
 
-    def _left_out(self) -> dict[str, str]:
-        """By center, what is not plausible about its update."""
+    def _left_out(self, norms: list[float]) -> dict[str, str]:
+        """By center, what is not plausible about its update. norms: of the updates, without `control:`."""
         found: dict[str, str] = {}
         whole = {k: v for k, v in self.model.items() if v.is_floating_point()}
         size = norm(whole, sorted(whole))
-        for select, what in ((weight_names, "update"), (control_names, "control variate")):
-            norms = [norm(u.tensors, select(u.tensors)) for u in self.updates]
-            usual = median_low(norms) if norms else 0.0
-            for update, own in zip(self.updates, norms, strict=True):
+        controls = [norm(u.tensors, control_names(u.tensors)) for u in self.updates]
+        for sizes, what in ((norms, "update"), (controls, "control variate")):
+            usual = median_low(sizes) if sizes else 0.0
+            for update, own in zip(self.updates, sizes, strict=True):
                 if update.center in found:
                     continue
                 if usual > 0 and own > FAR * usual:

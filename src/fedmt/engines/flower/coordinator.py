@@ -72,6 +72,7 @@ class FlowerEngine(LocalEngine):
         self._sizes: dict[str, int] = {}
         """By center, the number of samples that it said in its check, where it has to say it."""
         self._failed: dict[str, str] = {}
+        self._asked = 0
         self._number = 0
         self._sent: Weights = {}
         self._holds: dict[str, str] = {}
