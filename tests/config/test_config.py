@@ -287,7 +287,7 @@ def test_the_paper_preset_spells_every_option_out():
     for method in METHODS.values():
         tables = method.presets["paper"]
         assert set(tables["training"]) == names(Training)
-        own = names(method, ("training", "augmentation", "correspondence"))
+        own = names(method, ("training", "augmentation", "privacy", "correspondence"))
         assert set(tables.get("method", {})) == own
         if method.schedule.centers_train:
             assert set(tables["aggregation"]) == names(FedAvgM) | {"name"}

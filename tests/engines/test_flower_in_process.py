@@ -289,6 +289,92 @@ def test_same_as_the_local_engine(make, tmp_path, name) -> None:
         assert grid.seen == []
 
 
+PRIVATE = "[privacy]\nepsilon = 4\ndelta = 1e-3\nsize = 24\n"
+
+
+@pytest.fixture
+def make_private(make):
+    """A federation whose centers promise privacy, each in its own file."""
+    pytest.importorskip("dp_accounting")
+
+    def make_config(
+        center: str = PRIVATE, training: str = "", **options: Any
+    ) -> tuple[Path, dict[int, Path]]:
+        return make(center=center, training=f'batch_norm = "static-reference"\n{training}', **options)
+
+    return make_config
+
+
+def test_a_private_center_tells_its_update_and_what_it_spent(make_private, tmp_path) -> None:
+    """Its noise is its own: the coordinator, who knows the seed, cannot repeat it."""
+    path, files = make_private(training='weights = "samples"', rounds=2)
+    out = []
+    for name in ("one", "two"):
+        for number in range(1, CENTERS + 1):
+            shutil.rmtree(tmp_path / f"state-{number}", ignore_errors=True)
+        grid = InProcessGrid(files)
+        coordinate(grid, load_config(path), tmp_path / name)
+        out.append(weights(tmp_path / name)["backbone.fc.bias"])
+    assert not torch.equal(*out)
+    answers = [wire.facts_of(back) for kind, _, _, back in grid.seen if kind == "train"]
+    assert len(answers) == 2 * CENTERS
+    for facts in answers:
+        assert facts["metrics"].keys() == {"privacy_spent"}
+        assert facts["samples"] == 24  # the number that may be known, not the true one
+    last = RunFolder(tmp_path / "two").metrics()[-1]
+    assert all(3 < c["privacy_spent"] <= 4 for c in last["centers"].values())
+    assert "losses" not in last
+
+
+def test_a_private_center_counts_rounds_that_are_asked_for_again(make_private, tmp_path) -> None:
+    """Over another run, and for a coordinator that forgot: the ledger is the center's."""
+    path, files = make_private(rounds=2)
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "one")
+    ledger = tmp_path / "state-1" / "privacy.json"
+    spent = json.loads(ledger.read_text())
+    assert spent["steps"][0][2] == 2 * 3 and spent["spent"]["epsilon"] <= 4
+    coordinate(InProcessGrid(files), load_config(path), tmp_path / "two")
+    told = RunFolder(tmp_path / "two").metrics()[-1]["centers"]
+    assert all("its privacy budget is spent" in c["abstained"] for c in told.values())
+    assert json.loads(ledger.read_text()) == spent
+    for number in range(1, CENTERS + 1):  # what a center kept may be lost, its ledger may not
+        (tmp_path / f"state-{number}" / "privacy.json").write_text("{}")
+    with pytest.raises(FedmtError, match="0 of 4 centers answered"):
+        coordinate(InProcessGrid(files), load_config(path), tmp_path / "three")
+
+
+def test_a_private_center_refuses_what_would_break_it(make_private, make, tmp_path) -> None:
+    """Whatever the coordinator's plan says, and with a reason that tells nothing of the data."""
+    path, files = make(center=PRIVATE)
+    with pytest.raises(FedmtError, match=r"center-1.* cannot keep it: .*\n.*training.batch_norm: 'static'"):
+        coordinate(InProcessGrid(files), load_config(path), tmp_path / "one")
+    for key in ("share_metrics", "share_prior", "share_correspondence"):
+        _, files = make_private(center=f"{key} = true\n{PRIVATE}")
+        with pytest.raises(FedmtError, match=rf"center-1.toml: '{key}' with \[privacy\]"):
+            CenterSettings.read(files[101])
+
+
+def test_a_private_center_sends_no_statistics_though_asked(make_private, tmp_path, monkeypatch) -> None:
+    """A coordinator may ask for anything, whatever it planned."""
+    path, files = make_private(rounds=1)
+    grid = InProcessGrid(files)
+    coordinate(grid, load_config(path), tmp_path / "plain")
+    _, node, sent, _ = next(seen for seen in grid.seen if seen[0] == "train")
+    message = Message(sent, node, "query.statistics")
+    grid.push_messages([message])
+    answer = wire.facts_of(grid.seen[-1][3])
+    assert "does not let out statistics" in answer["problem"] and "samples" not in answer
+
+
+def test_the_coordinator_can_ask_every_center_for_privacy(make_private, tmp_path) -> None:
+    asked = "[privacy]\nepsilon = 2\ndelta = 1e-3\n"
+    for center, wrong in (("", "its center.toml has none"), (PRIVATE, "epsilon 4 .* asks for at most 2")):
+        path, files = make_private(center=center)
+        path.write_text(path.read_text() + asked)
+        with pytest.raises(FedmtError, match=f"center-1.*{wrong}"):
+            coordinate(InProcessGrid(files), load_config(path), tmp_path / "out")
+
+
 OWN = """
 from dataclasses import dataclass
 from fedmt.aggregation import FedProx

@@ -21,7 +21,7 @@ from fedmt.estimators import ESTIMATORS
 from fedmt.estimators.counting import Counting, counting
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
 from fedmt.methods import FedMT, Training
-from fedmt.methods.base import sample_stream
+from fedmt.methods.sampling import sample_stream
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
 QUICK = Training(rounds=2, local_epochs=2, batch_size=7, warmup_epochs=0)

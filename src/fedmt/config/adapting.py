@@ -16,8 +16,14 @@ PRETRAINED_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
 need less weight in FedMT. Other methods learn the wanted classes from them alone, at the full rate."""
 
 
+PRIVATE = {"batch_norm": "static-reference"}
+"""With [privacy]: the only statistics that no center's records have a part in."""
+
+
 def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     """A config as nested dictionaries, with these defaults below its own values."""
+    if "privacy" in raw and isinstance(raw.get("training", {}), dict):
+        raw = {**raw, "training": {**PRIVATE, **raw.get("training", {})}}
     model, training, method = (raw.get(table, {}) for table in ("model", "training", "method"))
     if not all(isinstance(table, dict) for table in (model, training, method)) or not model.get("weights"):
         return raw  # validation reports what is not a table

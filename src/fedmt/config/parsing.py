@@ -89,7 +89,9 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             _check_options(table, config, origin)
             prefix = (table,)
             build_named(config, table)
-        build_method(config).check_strategy(build_strategy(config))
+        method, strategy = build_method(config), build_strategy(config)
+        method.check_strategy(strategy)
+        method.check_privacy(strategy)
         prefix = ("aggregation", GUARD)
         build_guard(config)
         check_sums_suffice(config)
@@ -125,6 +127,11 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             )
     elif config.wanted or config.reference or config.centers or config.tests:
         raise FedmtError(f"{origin.place()}both [benchmark] and a federation of its own are given; keep one.")
+    elif config.privacy is not None and config.benchmark.augment_to:
+        raise FedmtError(
+            f"{origin.place('privacy')}privacy: together with benchmark.augment_to, a record would be in its "
+            "center several times, and each copy would count as one; keep one of the two."
+        )
     elif config.calibration is not None and config.benchmark.augment_to:
         raise FedmtError(
             f"{origin.place('calibration')}calibration: together with benchmark.augment_to, augmented copies "

@@ -24,6 +24,7 @@ from fedmt.data.specs import (
 )
 from fedmt.inputs import DEFAULT_INPUT, INPUTS, Input, Vectors, Views
 from fedmt.methods import METHODS, Training
+from fedmt.privacy import PrivacySpec
 from fedmt.tracking.spec import TrackingSpec
 
 NAMED: dict[str, tuple[str, Registry[Any]]] = {
@@ -128,6 +129,8 @@ class Config(Section):
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
     training: Travels[Training] = Training()
     augmentation: Travels[Views]
+    # Of a simulation. Between machines it is each center's own, and here what is asked of all of them.
+    privacy: Stays[PrivacySpec | None] = None
     model: Travels[ModelSpec] = ModelSpec()
     calibration: Stays[CalibrationSpec | None] = None
     spaces: Stays[dict[str, list[str]]] = Field(default_factory=dict)

@@ -88,6 +88,9 @@ class LocalEngine:
         self.site = Site(
             self.trainer, self.method, self.strategy, spaces, self.seed, self._clock.phase, self.transforms
         )
+        if self.method.schedule.centers_train:
+            for center in self.federation.centers:
+                self.method.check_private_center(center)
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
         self.federation = place(self.federation, self.device, together=graphs)
@@ -264,9 +267,14 @@ class LocalEngine:
     def _average(self, center: Center, outcome: Outcome, updates: Updates, number: int) -> None:
         """Adds a center's update to the others, if it has one."""
         if outcome.update is not None:
-            weight = len(center) if self.method.training.weights == "samples" else 1.0
+            weight = self._weight(center) if self.method.training.weights == "samples" else 1.0
             if not self._add(center.name, outcome.update, weight, updates, number):
                 outcome.record["left_out"] = NOT_FINITE
+
+    def _weight(self, center: Center) -> float:
+        """A center's number of samples; of a private one, that which may be known."""
+        private = self.method.privacy if center is not self.federation.reference else None
+        return len(center) if private is None else private.public_size(len(center))
 
     def _add(self, name: str, update: Weights, weight: float, updates: Updates, number: int) -> bool:
         """Adds a received update, after the transforms; False where it is not finite, and does not count."""

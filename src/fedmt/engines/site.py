@@ -18,9 +18,11 @@ from fedmt.backbones.heads import head_keys
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Center
+from fedmt.engines.budget import Allowed, Budget, Overspent
+from fedmt.engines.eager.private import Noising
 from fedmt.engines.eager.trainer import Terms, Trained, Trainer
 from fedmt.engines.randomness import random_numbers
-from fedmt.methods.base import LocalWork, Method, Tensors
+from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors
 
 Record = dict[str, Any]
 """What is recorded of a round, or of one center in it: a line of metrics.jsonl, or a part of one."""
@@ -49,6 +51,7 @@ class Job:
         round: its number.
     keep: what the center remembers of this round. lasting: what it keeps from round to round, unchanged if
         this round fails.
+    noising: of a private center, which trains by DP-SGD.
     """
 
     center: Center
@@ -61,12 +64,14 @@ class Job:
     lasting: Tensors = field(default_factory=dict)
     record: Record = field(default_factory=dict)
     round: int = 0
+    noising: Noising | None = None
 
 
 class Site:
     """spaces: names of the federation's label spaces, the wanted one first, as the model's heads are.
 
     phase: times what happens inside, by name. transforms: what happens to an update before it is sent.
+    budget: of the centers, if the method is private; by default that of a simulation.
     """
 
     def __init__(
@@ -78,8 +83,11 @@ class Site:
         seed: int,
         phase: Callable[[str], AbstractContextManager[None]],
         transforms: Transforms = (),
+        budget: Budget | None = None,
     ) -> None:
         method.check_strategy(strategy)
+        method.check_privacy(strategy)
+        self.budget = budget or Budget(seed)
         method = method.seeing(trainer.input)
         self.trainer, self.method, self.strategy = trainer, method, strategy
         self.seed, self.phase, self.transforms = seed, phase, transforms
@@ -137,29 +145,30 @@ class Site:
 
         predictions: the received model's, where the engine has them already.
         """
-        received = self.model_of(weights, kept)
         method = self.method
+        lasting = {k: v for k, v in kept.items() if k.startswith(("weights:", "control:", "privacy:"))}
+        allowed: Allowed | None = None
+        if method.privacy is not None:
+            try:
+                allowed = self.budget.allow(method, center, kept, number)
+            except Overspent as reason:
+                return Outcome({"abstained": str(reason)}, lasting)
+            lasting |= allowed.ledger.to_kept()
+        received = self.model_of(weights, kept)
         with self.phase("pseudo_labels"):
             if predictions is None and method.guesses:
                 self.trainer.load(received)
                 predictions = self.trainer.predict(center.values)
-            rng = random_numbers(self.seed, number, center.name)
+            rng = random_numbers(self.seed, number, center.name) if allowed is None else allowed.rng
             plan = method.center_round(
                 center, torch.empty(0) if predictions is None else predictions, kept, number, rng
             )
-            record: Record = dict(plan.facts)
-            if plan.confident is not None and plan.pseudo_labels is not None:
-                record["confident_share"] = plan.confident.float().mean().item()
-                if center.truth is not None and plan.confident.any():
-                    right = (plan.pseudo_labels == center.truth)[plan.confident]
-                    record["pseudo_label_accuracy"] = right.float().mean().item()
-            if center.truth is not None and "prior" in plan.keep:
-                record["prior_error"] = _prior_error(plan.keep["prior"], center.truth)
-        lasting = {k: v for k, v in kept.items() if k.startswith(("weights:", "control:"))}
+            # Whatever else could be told of a private center's round depends on all of its records.
+            told: Record = _told(center, plan) if allowed is None else {"privacy_spent": allowed.spent}
         if plan.work is None:
-            record["abstained"] = plan.reason
-            return Outcome(record, {**lasting, **plan.keep})
-        return self._job(center, plan.work, received, server, plan.keep, lasting, number, record)
+            return Outcome({**told, "abstained": plan.reason}, {**lasting, **plan.keep})
+        job = self._job(center, plan.work, received, server, plan.keep, lasting, number, told)
+        return job if allowed is None else replace(job, noising=allowed.noising)
 
     def plan_reference(
         self,
@@ -205,6 +214,8 @@ class Site:
     def run(self, job: Job) -> Trained:
         """Trains a copy of what was received, step by step; the weights it returns are the model's own."""
         self.trainer.load(job.received)
+        if job.noising is not None:
+            return self.trainer.train_privately(job.center.values, job.work, job.noising, job.head, job.terms)
         return self.trainer.train(job.center.values, job.work, job.head, job.seed, job.terms)
 
     def finish(self, job: Job, done: Trained) -> Outcome:
@@ -229,7 +240,8 @@ class Site:
         name, number = job.center.name, job.round
         rng = random_numbers(self.seed, number, f"update of {name}")
         update = transforms.before_sending(self.transforms, {**update, **sent}, number, name, rng)
-        return Outcome({**job.record, "losses": done.losses}, kept, update, trained)
+        losses = {"losses": done.losses} if job.noising is None else {}
+        return Outcome({**job.record, **losses}, kept, update, trained)
 
     def difference(self, job: Job, trained: Mapping[str, Tensor]) -> Weights:
         """Trained minus received weights, of what is averaged."""
@@ -259,6 +271,19 @@ def _batch_norm_keys(trainer: Trainer) -> frozenset[str]:
             "another strategy or backbone."
         )
     return frozenset(f"{name}.{key}" for name, layer in layers.items() for key in layer.state_dict())
+
+
+def _told(center: Center, plan: CenterRound) -> Record:
+    """What is recorded of a center's pseudo-labels and estimates."""
+    record: Record = dict(plan.facts)
+    if plan.confident is not None and plan.pseudo_labels is not None:
+        record["confident_share"] = plan.confident.float().mean().item()
+        if center.truth is not None and plan.confident.any():
+            right = (plan.pseudo_labels == center.truth)[plan.confident]
+            record["pseudo_label_accuracy"] = right.float().mean().item()
+    if center.truth is not None and "prior" in plan.keep:
+        record["prior_error"] = _prior_error(plan.keep["prior"], center.truth)
+    return record
 
 
 def _prior_error(prior: Tensor, truth: Tensor) -> float:

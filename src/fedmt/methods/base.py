@@ -8,9 +8,8 @@ answers. An engine runs it.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -28,10 +27,17 @@ from fedmt.data.center import Center
 from fedmt.data.member import Roster
 from fedmt.inputs import DEFAULT_INPUT, Input, Views
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
+from fedmt.methods.sampling import Sampling, poisson_stream, sample_stream
 from fedmt.methods.schedules import Alternate, Schedule
 from fedmt.methods.training import Training
+from fedmt.privacy import PrivacySpec
 
 Tensors = Mapping[str, Tensor]
+
+
+class NotPrivate(FedmtError):
+    """Why a center cannot keep its promise of privacy. It names settings alone, so that it may be sent."""
+
 
 ViewFunction = Callable[[Tensor, Tensors], Tensor]
 """(stored samples [S, ...] of S steps, those steps' inputs) to views [S, V, ...], as a network sees them.
@@ -54,6 +60,8 @@ class LocalWork:
     trainable: tensors of the center's own that are trained with the model; the loss finds them in `tables`.
     samplewise: names of the tables that have a row for each of the center's samples and are only looked up
         in; an engine may hand the loss longer ones.
+    sizes: int64 [S'], where the work is private: an entry of `steps` is then one record by itself, of which
+        `index` holds nothing but copies, and so many of them make up each of S' steps.
     """
 
     views: ViewFunction
@@ -64,6 +72,7 @@ class LocalWork:
     space: str | None = None
     trainable: Tensors = field(default_factory=dict)
     samplewise: tuple[str, ...] = ()
+    sizes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.steps["index"])
@@ -118,9 +127,14 @@ class Method(Named, ABC):
     at each center and never sent. None: the model has one head only, for the wanted space."""
     presets: ClassVar[Presets] = {}
     """Named settings of whole config tables; the keys that a config sets itself take precedence."""
+    private: ClassVar[bool] = False
+    """Whether, with `privacy`, nothing that a center trains with or sends depends on more than one record,
+    except for sums with noise. A class says so for itself: what it inherits does not count."""
 
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
     augmentation: Views = field(default_factory=DEFAULT_INPUT.views, metadata=OWN_TABLE)
+    privacy: PrivacySpec | None = field(default=None, kw_only=True, metadata=OWN_TABLE)
+    """Of the centers; the reference center's training is not private."""
 
     def seeing(self, input: Input) -> Method:
         """The method with views of this input's samples."""
@@ -201,6 +215,52 @@ class Method(Named, ABC):
                 "others; set training.batch_norm = 'running'."
             )
 
+    # -- privacy ----------------------------------------------------------------------------------
+
+    def check_privacy(self, strategy: Strategy) -> None:
+        """Refuses settings under which a center could not keep its promise, all of them at once."""
+        if self.privacy is None:
+            return
+        problems = list(self._not_private(strategy))
+        if problems:
+            raise NotPrivate("privacy: these settings would break it:\n  " + "\n  ".join(problems))
+
+    def _not_private(self, strategy: Strategy) -> Iterator[str]:
+        """What of the settings would break the promise, and what to set instead."""
+        if not vars(type(self)).get("private", False):
+            yield (
+                f"method.name: '{self.name}' does not say that it keeps records apart (`private = True` in "
+                "its class)"
+            )
+        if self.training.batch_norm != "static-reference":
+            yield (
+                f"training.batch_norm: '{self.training.batch_norm}' shares or uses statistics of the "
+                "centers' batches; set 'static-reference', which takes those of the reference center"
+            )
+        if strategy.keeps_batch_norm:
+            yield f"aggregation.name: '{strategy.name}' keeps statistics of a center's batches; use another"
+
+    def check_private_center(self, center: Center) -> None:
+        """The same for what a center is."""
+        if self.privacy is None:
+            return
+        size = self.privacy.public_size(len(center))
+        if self.privacy.delta * size >= 1:
+            raise NotPrivate(
+                f"Center '{center.name}': privacy.delta = {self.privacy.delta:g} at {size:,} records would "
+                f"allow a center to publish one of them; set it well below {1 / size:.1g}."
+            )
+
+    def _drawn(
+        self, center: Center, visited: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, Tensor | None]:
+        """A round's batches of a center, from those samples that train: [S, B]; privately, [E, 1] and the
+        steps' sizes."""
+        training = self.training
+        if self.privacy is None:
+            return sample_stream(visited, training.local_epochs, training.batch_size, rng), None
+        return poisson_stream(visited, Sampling.of(self.privacy, training, len(center)), rng)
+
     # -- supervised training ----------------------------------------------------------------------
 
     def supervised_work(
@@ -211,19 +271,27 @@ class Method(Named, ABC):
         learning_rate: float,
         rng: np.random.Generator,
         space: str | None = None,
+        privately: bool = False,
     ) -> LocalWork | None:
-        """Cross-entropy on a center's own labels, by the head of `space`; None for no epochs."""
+        """Cross-entropy on a center's own labels, by the head of `space`; None for no epochs.
+
+        privately: as `privacy` asks for; epochs and batch are then those of the centers.
+        """
         if epochs == 0:
             return None
         assert center.labels is not None
         tables = {"label": center.labels}
-        if self.training.logit_adjustment and space is None:
+        if self.training.logit_adjustment and space is None and not privately:
             shares = class_shares(center.labels, len(center.space or ()))
             if not bool((shares == shares[0]).all()):
                 tables["log_prior"] = log_prior(shares)
-        index = sample_stream(np.arange(len(center)), epochs, batch, rng)
+        sizes = None
+        if privately:
+            index, sizes = self._drawn(center, np.arange(len(center)), rng)
+        else:
+            index = sample_stream(np.arange(len(center)), epochs, batch, rng)
         if self.training.supervised_views == "strong+mixed":
-            steps = fix_mix_steps(index, len(center), MIXING, self.augmentation, rng)
+            steps = fix_mix_steps(index, len(center), MIXING, self.augmentation, rng, alone=privately)
             views, loss = self.mixed_views, self.mixed_loss
         else:
             uniforms = self.augmentation.strong_numbers + 2 * self.augmentation.weak_numbers
@@ -232,7 +300,7 @@ class Method(Named, ABC):
                 "uniforms": torch.from_numpy(rng.random((*index.shape, uniforms), dtype=np.float32)),
             }
             views, loss = self.weak_strong_views, self.supervised_loss
-        return LocalWork(views, loss, steps, tables, learning_rate, space, samplewise=("label",))
+        return LocalWork(views, loss, steps, tables, learning_rate, space, samplewise=("label",), sizes=sizes)
 
     def supervised_round(self, center: Center, round: int, rng: np.random.Generator) -> CenterRound:
         """A center's round of supervised training in its own space; without labels it abstains."""
@@ -240,7 +308,13 @@ class Method(Named, ABC):
             return CenterRound(None, reason=f"it has no labels, and {self.name} learns from labels alone")
         training = self.training
         work = self.supervised_work(
-            center, training.local_epochs, training.batch_size, training.rate(round), rng, center.space.name
+            center,
+            training.local_epochs,
+            training.batch_size,
+            training.rate(round),
+            rng,
+            center.space.name,
+            privately=self.privacy is not None,
         )
         return CenterRound(work)
 
@@ -278,15 +352,3 @@ class Method(Named, ABC):
 def shifted(logits: Tensor, tables: Tensors) -> Tensor:
     """The logits [V, K] for the prior of the place where the samples come from, if it is not uniform."""
     return logits + tables["log_prior"] if "log_prior" in tables else logits
-
-
-def sample_stream(samples: np.ndarray, epochs: int, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """Batches [S, batch] that pass over `samples` `epochs` times, each time in a new order.
-
-    Every batch is full, so that a step has one shape: S = ceil(epochs * N / batch), and the last batch is
-    filled up from one more pass.
-    """
-    steps = math.ceil(epochs * len(samples) / batch)
-    passes = math.ceil(steps * batch / len(samples))
-    stream = np.concatenate([rng.permutation(samples) for _ in range(passes)])
-    return stream[: steps * batch].reshape(steps, batch).astype(np.int64)

@@ -15,7 +15,7 @@ measured best as the default; the preset `paper` gives the printed ones (see doc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmt.aggregation import Strategy
 from fedmt.core.errors import FedmtError, at_least, positive, share
 from fedmt.core.labels import LabelSpace, frobenius_error, posterior
 from fedmt.core.losses import double_softmax_cross_entropy, projected_cross_entropy
@@ -38,9 +39,9 @@ from fedmt.methods.base import (
     CenterRound,
     LocalWork,
     Method,
+    NotPrivate,
     Presets,
     Tensors,
-    sample_stream,
     shifted,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
@@ -83,6 +84,7 @@ class FedMT(Method):
 
     name: ClassVar[str] = "fedmt"
     schedule: ClassVar[Schedule] = Alternate()
+    private: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         "paper": {
             "method": {
@@ -143,6 +145,21 @@ class FedMT(Method):
                 "method.soft = false (the paper) or method.projection = 'all'."
             )
 
+    def _not_private(self, strategy: Strategy) -> Iterator[str]:
+        yield from super()._not_private(strategy)
+        if self.correspondence == "estimated":
+            yield "method.correspondence: 'estimated' makes M-hat of all records; set 'given'"
+        if self.average:
+            yield "method.average: the mean of the centers' M-hats is made of all records; set it to false"
+
+    def check_private_center(self, center: Center) -> None:
+        super().check_private_center(center)
+        if self.privacy is not None and center.space is not None and not self._uses_given(center):
+            raise NotPrivate(
+                f"Center '{center.name}': [privacy] needs its correspondence, which is not given. An "
+                "estimate would be made of all of its records; give the correspondence of its label space."
+            )
+
     def knowing(self, wanted: LabelSpace) -> FedMT:
         if isinstance(self.prior, str):
             return self
@@ -163,17 +180,18 @@ class FedMT(Method):
             guess = posterior(predictions, joint, labels)
         else:
             guess = predictions if prior is None else normalized(predictions * prior)
-        if self._assumed is not None:
+        if self._assumed is not None and self.privacy is None:  # it holds the shares of all samples together
             guess = align(guess, joint, labels)
         pseudo, confident = confident_pseudo_labels(guess, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
-        if len(fix) == 0 and not self.soft:
+        if len(fix) == 0 and not self.soft and self.privacy is None:  # to abstain would tell of all records
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
             return CenterRound(None, known.keep, pseudo, confident, known.facts, reason)
 
         visited = np.arange(len(center)) if self.soft or self.projection == "all" else fix
-        batches = sample_stream(visited, self.training.local_epochs, self.training.batch_size, rng)
-        steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
+        batches, sizes = self._drawn(center, visited, rng)
+        alone = self.privacy is not None
+        steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng, alone)
         if self.soft:
             certain = F.one_hot(pseudo, guess.shape[1]).to(guess)
             target, counts = torch.where(confident[:, None], certain, guess), torch.ones_like(guess[:, 0])
@@ -199,6 +217,7 @@ class FedMT(Method):
             self.training.rate(round),
             trainable={} if known.learned is None else {FREE: self._estimator.free_parameters(known.learned)},
             samplewise=("label", "target", "counts"),
+            sizes=sizes,
         )
         return CenterRound(work, known.keep, pseudo, confident, facts)
 
@@ -305,6 +324,8 @@ class FedMT(Method):
             known = Known(center.labels, center.correspondence.matrix.to(predictions), prior)
         else:
             known = self._estimated(center, predictions, prior, kept, rng)
+        if self.privacy is not None:
+            return known  # an estimate would be one of all records: without one, all classes count equally
         if self.prior == "estimated" and known.prior is None:
             found = estimated_prior(predictions, known.matrix, known.labels)
             known = replace(known, prior=found)

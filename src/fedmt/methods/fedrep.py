@@ -36,6 +36,7 @@ class FedRep(Method):
 
     name: ClassVar[str] = "fedrep"
     schedule: ClassVar[Schedule] = Joint()
+    private: ClassVar[bool] = True
     guesses: ClassVar[bool] = False
     heads: ClassVar[Literal["shared", "kept"] | None] = "kept"
     presets: ClassVar[Presets] = {

@@ -39,6 +39,7 @@ class FedTrans(Method):
 
     name: ClassVar[str] = "fedtrans"
     schedule: ClassVar[Schedule] = FineTune()
+    private: ClassVar[bool] = True
     guesses: ClassVar[bool] = False
     heads: ClassVar[Literal["shared", "kept"] | None] = "shared"
     presets: ClassVar[Presets] = {

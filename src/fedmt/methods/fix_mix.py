@@ -18,14 +18,20 @@ MIXING = 0.75
 
 
 def fix_mix_steps(
-    batches: np.ndarray, samples: int, a: float, augmentation: Views, rng: np.random.Generator
+    batches: np.ndarray,
+    samples: int,
+    a: float,
+    augmentation: Views,
+    rng: np.random.Generator,
+    alone: bool = False,
 ) -> dict[str, Tensor]:
     """The inputs of each step, from its batch: batches [S, B], positions among the center's `samples`.
 
     index [S, 2, B]: each batch and its partners, drawn with replacement from the whole center (S_mix).
     share [S]: lambda_mix ~ Beta(a, a). weak, strong: uniform numbers for the views.
+    alone: each sample's partner is itself, in another weak view, so that no sample sees another.
     """
-    partners = rng.choice(np.arange(samples), size=batches.shape)
+    partners = batches if alone else rng.choice(np.arange(samples), size=batches.shape)
     index = np.stack([batches, partners], axis=1)
     strong_shape = (*batches.shape, augmentation.strong_numbers)
     return {

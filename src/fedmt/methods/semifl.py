@@ -25,7 +25,6 @@ from fedmt.methods.base import (
     Method,
     Presets,
     Tensors,
-    sample_stream,
     shifted,
 )
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
@@ -43,6 +42,7 @@ class SemiFL(Method):
 
     name: ClassVar[str] = "semifl"
     schedule: ClassVar[Schedule] = Alternate()
+    private: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         "paper": {
             "method": {"xi": 0.95, "lambda_1": 1.0, "a": 0.75, "prior": "ignored"},
@@ -68,7 +68,7 @@ class SemiFL(Method):
     ) -> CenterRound:
         """Pseudo-labels, S_fix, S_mix and their batches."""
         keep: dict[str, Tensor] = {}
-        if self.prior == "estimated":
+        if self.prior == "estimated" and self.privacy is None:  # it is an estimate of all records
             # The labels in the center's own space are not used: one class that everything belongs to.
             one = predictions.new_ones(1, predictions.shape[1])
             nobody = torch.zeros_like(predictions[:, 0], dtype=torch.int64)
@@ -76,11 +76,12 @@ class SemiFL(Method):
             predictions = normalized(predictions * keep["prior"])
         pseudo, confident = confident_pseudo_labels(predictions, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
-        if len(fix) == 0:
+        if len(fix) == 0 and self.privacy is None:
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
             return CenterRound(None, keep, pseudo, confident, reason=reason)
-        batches = sample_stream(fix, self.training.local_epochs, self.training.batch_size, rng)
-        steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng)
+        batches, sizes = self._drawn(center, fix, rng)
+        alone = self.privacy is not None
+        steps = fix_mix_steps(batches, len(center), self.a, self.augmentation, rng, alone)
         tables = {"pseudo": pseudo}
         if keep:
             tables["log_prior"] = log_prior(keep["prior"])
@@ -91,6 +92,7 @@ class SemiFL(Method):
             tables,
             self.training.rate(round),
             samplewise=("pseudo",),
+            sizes=sizes,
         )
         return CenterRound(work, keep, pseudo, confident)
 

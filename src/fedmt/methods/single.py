@@ -22,6 +22,7 @@ class Single(Method):
 
     name: ClassVar[str] = "single"
     schedule: ClassVar[Schedule] = Alone()
+    private: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"paper": {"training": PAPER_TRAINING}}
 
     def center_round(

@@ -20,8 +20,8 @@ the tests and takes ten times as long."""
 LEAST_NOISE = 0.4
 """The smallest noise multiplier that is ever used. However large epsilon is, less noise buys no accuracy."""
 
-DIGITS = 3
-"""Of a noise multiplier, which is rounded up."""
+UNIT = 2.0**-10
+"""A noise multiplier is rounded up to a multiple of it."""
 
 
 class Cost(NamedTuple):
@@ -70,9 +70,9 @@ def noise_multiplier(
         epsilon,
         delta,
         accounting.ExplicitBracketInterval(low, high),
-        tol=0.1**DIGITS,
+        tol=UNIT,
     )
-    return math.ceil(found * 10**DIGITS) / 10**DIGITS
+    return math.ceil(float(found) / UNIT) * UNIT
 
 
 def _event(costs: Sequence[Cost], accounting: Any) -> Any:

@@ -12,6 +12,7 @@ import os
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 SUMMED = 4
@@ -33,7 +34,7 @@ def secret_normal(count: int) -> Tensor:
     return torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.float32))
 
 
-def _normal(count: int) -> np.ndarray:
+def _normal(count: int) -> NDArray[np.float32]:
     """By Box and Muller, in float64: each pair of uniform numbers gives two normal ones, of which both go
     into the sum."""
     total = np.zeros(count)
@@ -43,4 +44,5 @@ def _normal(count: int) -> np.ndarray:
         radius = np.sqrt(-2.0 * np.log1p(-radius))
         angle = 2.0 * np.pi * angle
         total += radius * np.cos(angle) + radius * np.sin(angle)
-    return (total / np.sqrt(SUMMED)).astype(np.float32)
+    summed: NDArray[np.float32] = (total / np.sqrt(SUMMED)).astype(np.float32)
+    return summed

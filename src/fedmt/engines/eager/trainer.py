@@ -17,6 +17,7 @@ from fedmt.backbones.dropout import reseed
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
+from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
 from fedmt.methods.base import LocalWork, Tensors
@@ -129,6 +130,42 @@ class Trainer:
             self._optimizer.mean_gradient() if terms.measure else {},
             self.weights(copy=False),
         )
+
+    def train_privately(
+        self, samples: Tensor, work: LocalWork, noising: Noising, head: int = 0, terms: Terms | None = None
+    ) -> Trained:
+        """The same by DP-SGD (`private`). The losses are not told, since they depend on all records.
+
+        The network is in evaluation mode: batch norm takes the statistics that came with the weights, and
+        there is no dropout. The gradient is not clipped again.
+        """
+        terms = terms or Terms()
+        training, optimizer = self.training, self._optimizer
+        sizes = check_apart(work).tolist()
+        self.model.eval()
+        self._answer_by(head)
+        optimizer.restart(terms.proximal, terms.correction, terms.measure)
+        parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
+        tables = {key: value.to(self.device) for key, value in work.tables.items()}
+        loss = record_loss(self.model, work, tables)
+        first = 0
+        for size in sizes:
+            steps = {k: v[first : first + size].to(self.device) for k, v in work.steps.items()}
+            first += size
+            if size:  # a step that drew no record still takes its noise
+                views = work.views(self._gather(samples, steps["index"]), steps)
+                values = {k: p.detach() for k, p in parameters.items()}
+                for name, total in clipped_sum(loss, values, views, steps, noising.clip).items():
+                    own = parameters[name].grad
+                    assert own is not None
+                    own.add_(total)
+            noise = noising.normal(len(optimizer.gradient)).to(optimizer.gradient)
+            optimizer.gradient.add_(noise, alpha=noising.noise * noising.clip).div_(noising.expected)
+            optimizer.step(
+                work.learning_rate, training.momentum, training.nesterov, training.weight_decay, clip=0.0
+            )
+        mean = optimizer.mean_gradient() if terms.measure else {}
+        return Trained({}, {}, mean, self.weights(copy=False))
 
     def _steps_at_once(self, steps: Tensors) -> int:
         """Number of steps whose views are made together: those with about a million values in all."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmt.core.static_bn import Statistics
 from fedmt.engines.site import Record
+from fedmt.privacy import PrivacySpec
 
 
 class LeftOut(Exception):
@@ -27,6 +28,7 @@ MEASURES: dict[str, float] = {
     "prior_error": 1.0,
     "filled_columns": 1e6,
     "unprojected_samples": 1e9,
+    "privacy_spent": 1e6,
 }
 """What a center may tell of its round beside its losses, and the largest value that is believed; the least is
 0. Rounding errors aside (`SLACK`)."""
@@ -127,10 +129,13 @@ def _are_shares(values: Tensor) -> bool:
     return bool(((values >= -SLACK) & (values <= 1 + SLACK)).all())  # NaN is neither
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _within(value: Any, least: float, most: float, what: str) -> float:
     """A number in a range. Compared before it is converted: an integer may be too large for a float."""
-    usual = isinstance(value, int | float) and not isinstance(value, bool)
-    if not usual or not least <= value <= most:
+    if not _is_number(value) or not least <= value <= most:
         raise LeftOut(f"{what} is {_shown(value)}, expected {math.ceil(least):g} to {math.floor(most):g}")
     return float(value)
 
@@ -140,3 +145,17 @@ def _shown(value: Any) -> str:
     if isinstance(value, int) and abs(value) > 10**15:
         return f"about {'-' if value < 0 else ''}2^{abs(value).bit_length() - 1}"
     return repr(value)[:40]
+
+
+def not_promised(given: Any, asked: PrivacySpec | None) -> str:
+    """What a center's promise of privacy lacks of what the coordinator asks of all; empty if nothing."""
+    if asked is None:
+        return ""
+    if not isinstance(given, dict) or not all(_is_number(given.get(k)) for k in ("epsilon", "delta")):
+        return "the federation's config asks for [privacy], and its center.toml has none"
+    if given["epsilon"] > asked.epsilon or given["delta"] > asked.delta:
+        return (
+            f"its [privacy] has epsilon {given['epsilon']:g} and delta {given['delta']:g}; the federation's "
+            f"config asks for at most {asked.epsilon:g} and {asked.delta:g}"
+        )
+    return ""

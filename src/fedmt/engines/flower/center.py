@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.registry import NotAllowed, importing_only
 from fedmt.data.center import Center
+from fedmt.engines.budget import Budget
 from fedmt.engines.device import pick_device, place_centers
 from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.identity import signed
 from fedmt.engines.flower.keys import Key, fingerprint
+from fedmt.engines.flower.ledger import LedgerFile
 from fedmt.engines.flower.masked import Masking
 from fedmt.engines.flower.memory import Lost, Memory, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
@@ -39,6 +41,7 @@ from fedmt.engines.flower.settings import CenterFile, CenterSettings
 from fedmt.engines.flower.trail import Trail, described, versions
 from fedmt.engines.site import Outcome, Site
 from fedmt.engines.summing import arrays, moments
+from fedmt.methods.base import NotPrivate
 
 log = logging.getLogger("flwr")
 
@@ -86,7 +89,8 @@ def find_settings(context: Context) -> CenterSettings:
     if "partition-id" not in node:
         raise FedmtError("""Start the SuperNode with --node-config 'center="/path/to/center.toml"'.""")
     path = Path(str(context.run_config["federation"]))
-    federation, _ = build_federation(load_config(path))
+    config = load_config(path)
+    federation, _ = build_federation(config)
     number = int(node["partition-id"])
     if number >= len(federation.centers):
         raise FedmtError(f"{path} has {len(federation.centers)} centers: there is none for node {number}.")
@@ -101,6 +105,7 @@ def find_settings(context: Context) -> CenterSettings:
         share_metrics=True,
         share_prior=True,
         threshold=None,
+        privacy=config.privacy,
     )
     return CenterSettings(file, str(path), simulated=True)
 
@@ -141,7 +146,7 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
         with importing_only(task.settings.importable):
             task.trail.write("asked", **_about(task), versions=versions(), parts=described(message.content))
             return work(task)
-    except (Unable, NotAllowed) as error:
+    except (Unable, NotAllowed, NotPrivate) as error:
         log.error("%s", error)
         return _refuse(task, {"problem": str(error), "lost": isinstance(error, Lost)})
     except Exception as error:
@@ -174,6 +179,8 @@ def _about(task: Task) -> dict[str, Any]:
 def _check(task: Task) -> Message:
     file = task.settings.file
     facts: dict[str, Any] = {"version": fedmt.__version__, "shares": file.share_correspondence}
+    if file.privacy is not None:
+        facts["privacy"] = {"epsilon": file.privacy.epsilon, "delta": file.privacy.delta}
     try:
         plan = task.plan
         space = task.settings.space()
@@ -185,17 +192,20 @@ def _check(task: Task) -> Message:
                 for note in notes:
                     log.warning("%s", note)
                 _unchanged(task, center)
-                _site(task, plan)
+                _site(task, plan).method.check_private_center(center)
                 facts["shape"] = list(center.input.shape)
                 training = plan.config.training
                 if masking := _masking(task):
-                    facts["masking"] = masking.announcement(task.facts["masking"], len(center))
+                    facts["masking"] = masking.announcement(task.facts["masking"], _size(file, center))
                 elif training.weights == "samples" or training.batch_norm == "static":
-                    facts["samples"] = len(center)  # it counts by them in a mean, from here on
+                    facts["samples"] = _size(file, center)  # it counts by them in a mean, from here on
                 if plan.frozen is not None:
                     task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
     except (Unable, NotAllowed):
         raise
+    except NotPrivate as error:
+        log.error("%s", error)
+        facts["problem"] = f"it has a [privacy] of its own, and cannot keep it: {error}"
     except Exception as error:
         _log(error)
         facts["problem"] = "its data or its center.toml has a problem, which its own log names"
@@ -217,9 +227,11 @@ def _train(task: Task) -> Message:
         for key in ("abstained", "left_out"):
             if key in outcome.record:
                 log.info("Round %s: %s.", number, outcome.record[key])
-        weight = len(center) if plan.config.training.weights == "samples" else 1
+        weight = _size(file, center) if plan.config.training.weights == "samples" else 1
         values = None if outcome.update is None else arrays(outcome.update)
-        tensors = {"masked": masking.masked(facts["masking"], number, "update", values, weight)}
+        tensors: dict[str, bytes] = {
+            "masked": masking.masked(facts["masking"], number, "update", values, weight)
+        }
         if own := _shareable(outcome, file, len(center)):
             tensors["shared"] = wire.to_bytes(own)
         return _reply(task, {}, **tensors)
@@ -227,10 +239,10 @@ def _train(task: Task) -> Message:
     for key in ("abstained", "left_out"):
         if key in outcome.record:
             answer[key] = outcome.record[key]
-    if file.share_metrics:
+    if file.share_metrics or file.privacy is not None:  # a private round's record is what it spent
         answer["metrics"] = {k: v for k, v in outcome.record.items() if k not in answer}
     if plan.config.training.weights == "samples":
-        answer["samples"] = len(center)
+        answer["samples"] = _size(file, center)
     tensors = {}
     if outcome.update is not None:
         tensors["update"] = wire.to_bytes(wire.rounded(outcome.update, facts["wire"]))
@@ -240,6 +252,8 @@ def _train(task: Task) -> Message:
 
 
 def _statistics(task: Task) -> Message:
+    if task.settings.file.privacy is not None:  # whatever the plan says: anything may be asked
+        raise Unable("its [privacy] does not let out statistics of its samples")
     plan = task.plan
     site = _site(task, plan)
     center = _center(task, plan, site)
@@ -274,12 +288,18 @@ def _masking(task: Task) -> Masking | None:
 
 def _site(task: Task, plan: Plan) -> Site:
     config = plan.config
-    method, strategy = build_method(config).knowing(plan.wanted), build_strategy(config)
-    device = pick_device(task.settings.file.device)
+    file = task.settings.file
+    # The promise is the center's own, and so are the random numbers that keep it.
+    method = replace(build_method(config), privacy=file.privacy).knowing(plan.wanted)
+    strategy = build_strategy(config)
+    budget = Budget(None, LedgerFile(file.state).charge)
+    device = pick_device(file.device)
     trainer = Trainer(plan.network(), method.training, device, plan.input, config.precision)
     names = [space.name for space in plan.spaces]
     transforms = build_transforms(config)
-    return Site(trainer, method, strategy, names, config.seed, lambda phase: nullcontext(), transforms)
+    return Site(
+        trainer, method, strategy, names, config.seed, lambda phase: nullcontext(), transforms, budget
+    )
 
 
 def _center(task: Task, plan: Plan, site: Site) -> Center:
@@ -323,6 +343,11 @@ def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[
     if wrong or len(weights) != len(expected):
         raise Unable(f"the model it received does not fit ({', '.join(wrong[:3]) or 'further weights'})")
     return {k: v.to(site.trainer.device) for k, v in weights.items()}
+
+
+def _size(file: CenterFile, center: Center) -> int:
+    """Its number of samples; of a private center, the one that may be known."""
+    return len(center) if file.privacy is None else file.privacy.public_size(len(center))
 
 
 def _shareable(outcome: Outcome, file: CenterFile, samples: int) -> wire.Weights:

@@ -32,6 +32,7 @@ from fedmt.engines.flower.answers import (
     LeftOut,
     correspondence_of,
     metrics_of,
+    not_promised,
     prior_of,
     samples_of,
     statistics_of,
@@ -124,6 +125,8 @@ class FlowerEngine(LocalEngine):
         if facts.get("shape") != list(self.plan.read.shape):
             word, shape = self.plan.read.word, list(self.plan.read.shape)
             return f"its {word}s have shape {facts.get('shape')}, expected {shape}"
+        if wanting := not_promised(facts.get("privacy"), self.plan.config.privacy):
+            return wanting
         self._shares[name] = bool(facts.get("shares"))
         training = self.method.training
         counted = training.weights == "samples" or training.batch_norm == "static"

@@ -25,6 +25,7 @@ from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec, fingerp
 from fedmt.engines.flower.allowing import BUILT_IN, built_in_names, check_names
 from fedmt.engines.flower.keys import Key, read_private_key
 from fedmt.engines.flower.plan import Plan
+from fedmt.privacy import PrivacySpec
 from fedmt.privacy.masking.terms import least_threshold
 
 
@@ -45,6 +46,7 @@ class CenterFile(Section):
     sum (not set: as few as is safe).
     allow: what a coordinator's plan may name: 'built-in' for all that come with fedmt, or single names of
     methods, strategies, networks and the like, 'package.module:Name' of code on this machine among them.
+    privacy: what it promises each of its records, whatever the coordinator asks for.
     """
 
     name: str = Field(min_length=1)
@@ -62,6 +64,13 @@ class CenterFile(Section):
     peers: dict[str, str] = Field(default_factory=dict)
     threshold: int | None = Field(None, ge=2)
     allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
+    privacy: PrivacySpec | None = None
+
+    @property
+    def broken_promises(self) -> list[str]:
+        """The keys that would let out what [privacy] promises to hide."""
+        shared = ("share_correspondence", "share_metrics", "share_prior") if self.privacy is not None else ()
+        return [key for key in shared if getattr(self, key)]
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,11 @@ class CenterSettings:
             raise FedmtError(explain(error, CenterFile, (), Origin(path, text))) from None
         if (file.data is None) == (file.federation is None):
             raise FedmtError(f"{path}: expected either [data] or `federation`.")
+        if file.broken_promises:
+            raise FedmtError(
+                f"{path}: {listed(file.broken_promises)} with [privacy]: it depends on all records and "
+                "would be sent without noise; set it to false."
+            )
         if file.data is not None:
             SOURCES.find(file.data.source, f"{Origin(path, text).place('data', 'source')}data.source")
         for name, peer in file.peers.items():

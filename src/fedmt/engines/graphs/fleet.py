@@ -119,8 +119,8 @@ class Fleet:
         return self._workers
 
     def _begin(self, worker: Worker, job: Job) -> UnderWay | None:
-        """None where the job must be trained step by step."""
-        if self.eager:
+        """None where the job must be trained step by step, as that of a private center."""
+        if self.eager or job.noising is not None:
             return None
         try:
             return worker.begin(job, self._base_of(worker, job), lambda: self._check(job))

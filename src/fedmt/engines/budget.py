@@ -1,0 +1,78 @@
+"""A private center's round before it trains: whether it can afford it, and with how much noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmt.data.center import Center
+from fedmt.engines.eager.private import Noising
+from fedmt.engines.randomness import random_numbers
+from fedmt.methods.base import Method
+from fedmt.methods.sampling import Sampling
+from fedmt.privacy import Cost, Ledger, Overspent, PrivacySpec
+from fedmt.privacy.accounting import noise_multiplier
+from fedmt.privacy.secret import secret_generator, secret_normal
+
+Charge = Callable[[Mapping[str, Tensor], Sequence[Cost], PrivacySpec], Ledger]
+"""(what the center keeps, what a round costs, its promise) to its ledger with that round in it, or raises
+`Overspent`. It is called before anything is computed of the data."""
+
+
+def charge_kept(kept: Mapping[str, Tensor], costs: Sequence[Cost], spec: PrivacySpec) -> Ledger:
+    """With the ledger among what the center keeps. For simulations, where a repeated round is the same."""
+    return Ledger.of(kept).afford(costs, spec)
+
+
+@dataclass(frozen=True, eq=False)
+class Allowed:
+    """A round that the center can afford: its generator, its noise, and what it has spent then."""
+
+    rng: np.random.Generator
+    noising: Noising
+    ledger: Ledger
+    spent: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """seed: of a simulation, in which everything follows from it. None: between machines, where nobody else
+    may be able to repeat the numbers."""
+
+    seed: int | None
+    charge: Charge = charge_kept
+
+    def allow(self, method: Method, center: Center, kept: Mapping[str, Tensor], number: int) -> Allowed:
+        """The center's round of this number; raises `Overspent` where it would pass the budget."""
+        spec = method.privacy
+        assert spec is not None
+        sampling = Sampling.of(spec, method.training, len(center))
+        noise = planned_noise(method, len(center))
+        ledger = self.charge(kept, [Cost(sampling.rate, noise, sampling.steps)], spec)
+        rng = secret_generator()
+        normal: Callable[[int], Tensor] = secret_normal
+        if self.seed is not None:
+            rng = random_numbers(self.seed, number, center.name)
+            normal = _repeatable(random_numbers(self.seed, number, f"noise of {center.name}"))
+        return Allowed(
+            rng, Noising(spec.clip, noise, sampling.expected, normal), ledger, ledger.epsilon(spec.delta)
+        )
+
+
+def planned_noise(method: Method, records: int) -> float:
+    """The noise multiplier with which all rounds of the run together cost the promised epsilon."""
+    spec = method.privacy
+    assert spec is not None
+    sampling = Sampling.of(spec, method.training, records)
+    return noise_multiplier(spec.epsilon, spec.delta, sampling.rate, method.training.rounds * sampling.steps)
+
+
+def _repeatable(rng: np.random.Generator) -> Callable[[int], Tensor]:
+    return lambda count: torch.from_numpy(rng.standard_normal(count, dtype=np.float32))
+
+
+__all__ = ["Allowed", "Budget", "Charge", "Overspent", "charge_kept", "planned_noise"]
