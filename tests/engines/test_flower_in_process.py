@@ -354,14 +354,15 @@ def test_a_private_center_refuses_what_would_break_it(make_private, make, tmp_pa
             CenterSettings.read(files[101])
 
 
-def test_a_private_center_sends_no_statistics_though_asked(make_private, tmp_path, monkeypatch) -> None:
+def test_a_private_center_sends_no_statistics_though_asked(make_private, tmp_path) -> None:
     """A coordinator may ask for anything, whatever it planned."""
     path, files = make_private(rounds=1)
     grid = InProcessGrid(files)
     coordinate(grid, load_config(path), tmp_path / "plain")
     _, node, sent, _ = next(seen for seen in grid.seen if seen[0] == "train")
-    message = Message(sent, node, "query.statistics")
-    grid.push_messages([message])
+    facts = {**wire.facts_of(sent), "base": None, "label": "0" * 32}
+    question = wire.message(facts, weights=wire.to_bytes(wire.tensors_of(sent, "weights")))
+    grid.push_messages([Message(question, node, "query.statistics")])
     answer = wire.facts_of(grid.seen[-1][3])
     assert "does not let out statistics" in answer["problem"] and "samples" not in answer
 
