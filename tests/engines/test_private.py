@@ -213,6 +213,22 @@ def test_a_record_that_overflows_adds_nothing(bad):
     assert all(torch.equal(found[k], rest[k]) for k in found)
 
 
+def test_a_network_that_looks_at_its_values_is_refused():
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) if x.sum() > 0 else self.fc(-x)
+
+    work = LocalWork(lambda x, _: x, lambda z, s, t: {"loss": z.sum()}, {"index": torch.zeros(2, 1)}, {}, 1.0)
+    model = Looking()
+    values = {k: p.detach() for k, p in model.named_parameters()}
+    with pytest.raises(FedmtError, match="does not allow gradients of single records"):
+        clipped_sum(record_loss(model, work, {}), values, torch.ones(2, 1, 3), work.steps, 1.0)
+
+
 # -- batches ---------------------------------------------------------------------------------------
 
 

@@ -114,6 +114,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     from fedmt.core.errors import FedmtError, listed
     from fedmt.data.center import Center
     from fedmt.data.overlap import overlaps
+    from fedmt.engines.budget import privacy_notes
     from fedmt.engines.device import pick_device
     from fedmt.training.progress import make_console
     from fedmt.training.run import build_engine
@@ -146,7 +147,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
             center_keys(settings, [m.name for m in federation.roster.members])
         except FedmtError as error:
             notes = (*notes, str(error))
-    for note in (*notes, *overlaps(federation)):
+    for note in (*notes, *privacy_notes(engine.method, federation.centers), *overlaps(federation)):
         console.print(f"Note: {note}", soft_wrap=True)
     parameters = sum(p.numel() for p in engine.model.parameters())
     shape = " x ".join(map(str, federation.input.shape))

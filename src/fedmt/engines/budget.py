@@ -71,8 +71,25 @@ def planned_noise(method: Method, records: int) -> float:
     return noise_multiplier(spec.epsilon, spec.delta, sampling.rate, method.training.rounds * sampling.steps)
 
 
+def privacy_notes(method: Method, centers: Sequence[Center]) -> tuple[str, ...]:
+    """For the user: what is promised, with how much noise, and what a private center does without."""
+    spec = method.privacy
+    if spec is None or not centers or not method.schedule.centers_train:
+        return ()
+    noises = [planned_noise(method, len(center)) for center in centers]
+    least, most = f"{min(noises):.2f}", f"{max(noises):.2f}"
+    between = least if least == most else f"{least} to {most}"
+    return (
+        f"[privacy]: over {method.training.rounds} rounds, each record of a center has epsilon "
+        f"{spec.epsilon:g} at delta {spec.delta:g} (noise multiplier {between}). The reference "
+        "center's records are not covered.",
+        "[privacy]: private centers mix a sample with its own views alone, take all classes for equally "
+        "frequent unless method.prior lists their shares, never abstain, and record only what they spent.",
+    )
+
+
 def _repeatable(rng: np.random.Generator) -> Callable[[int], Tensor]:
     return lambda count: torch.from_numpy(rng.standard_normal(count, dtype=np.float32))
 
 
-__all__ = ["Allowed", "Budget", "Charge", "Overspent", "charge_kept", "planned_noise"]
+__all__ = ["Allowed", "Budget", "Charge", "Overspent", "charge_kept", "planned_noise", "privacy_notes"]

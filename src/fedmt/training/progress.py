@@ -116,6 +116,9 @@ def round_line(record: Record, rounds: int) -> str:
         parts.append(f"confident {record['confident_share']:.0%}{known}")
     if "correspondence_error" in record:
         parts.append(f"M-hat error {record['correspondence_error']:.2f}")
+    spent = [c["privacy_spent"] for c in record["centers"].values() if "privacy_spent" in c]
+    if spent:
+        parts.append(f"epsilon {max(spent):.2f}")
     out = [n for n, c in record["centers"].items() if "abstained" in c]
     if out:
         parts.append(f"{len(out)} abstained")

@@ -28,6 +28,7 @@ from fedmt.config import (
 )
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Federation
+from fedmt.engines.budget import privacy_notes
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
@@ -79,6 +80,7 @@ def run(
     # The data is read before the folder is made: bad data leaves nothing behind.
     federation, notes = build_federation(config)
     engine = build_engine(config, federation, device)
+    notes = (*notes, *privacy_notes(engine.method, federation.centers))
     return run_engine(config, engine, out, resume, observer or Silent(), notes)
 
 
@@ -99,7 +101,7 @@ def run_arrays(
         RunFolder(Path(out)).refuse_if_taken()
     federation, held = with_held_out(federation, config)
     engine = build_engine(config, federation, device, network)
-    notes = (*federation.notes, *held)
+    notes = (*federation.notes, *held, *privacy_notes(engine.method, federation.centers))
     return run_engine(config, engine, out, resume, observer or Silent(), notes, network)
 
 

@@ -55,7 +55,13 @@ def clipped_sum(loss: RecordLoss, parameters: Tensors, views: Tensor, steps: Ten
     at_once = max(1, AT_ONCE // sum(value.numel() for value in parameters.values()))
     for first in range(0, len(views), at_once):
         part = slice(first, first + at_once)
-        found = gradient(dict(parameters), views[part], {k: v[part] for k, v in steps.items()})
+        try:
+            found = gradient(dict(parameters), views[part], {k: v[part] for k, v in steps.items()})
+        except (RuntimeError, NotImplementedError) as error:  # a network of the user's own may do anything
+            raise FedmtError(
+                "[privacy]: the network does not allow gradients of single records by torch.func.vmap "
+                f"({type(error).__name__}: {error}). Use another model.backbone."
+            ) from error
         for name, value in scaled_sum(found, clip).items():
             totals[name] += value
     return totals

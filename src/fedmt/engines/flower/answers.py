@@ -130,7 +130,8 @@ def _are_shares(values: Tensor) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Not NaN, which no comparison refuses. An integer may be too large for `math.isfinite`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def _within(value: Any, least: float, most: float, what: str) -> float:

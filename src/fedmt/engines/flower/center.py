@@ -27,7 +27,7 @@ from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.registry import NotAllowed, importing_only
 from fedmt.data.center import Center
-from fedmt.engines.budget import Budget
+from fedmt.engines.budget import Budget, privacy_notes
 from fedmt.engines.device import pick_device, place_centers
 from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.flower import wire
@@ -192,7 +192,10 @@ def _check(task: Task) -> Message:
                 for note in notes:
                     log.warning("%s", note)
                 _unchanged(task, center)
-                _site(task, plan).method.check_private_center(center)
+                method = _site(task, plan).method
+                method.check_private_center(center)
+                for note in privacy_notes(method, [center]):
+                    log.info("%s", note)
                 facts["shape"] = list(center.input.shape)
                 training = plan.config.training
                 if masking := _masking(task):
