@@ -112,3 +112,26 @@ def test_the_page_of_the_suite_says_what_was_stored():
             found = cell["metrics"]["balanced_accuracy"]["difference"]
             value, low, high = (f"{100 * found[key]:+.1f}" for key in ("value", "low", "high"))
             assert tables[3][compared.index(cell["column"])] == f"{value} ({low} to {high})"
+
+
+def test_the_page_on_privacy_says_what_was_stored():
+    stored = json.loads((RESULTS / "data" / "privacy.json").read_text())
+    page = (RESULTS / "privacy.md").read_text().replace("**", "")
+    tables = {"accuracy.garment": "garment", "accuracy.department": "department", "accuracy.layer": "layer"}
+    found = 0
+    for cell in stored["cells"]:
+        for metric, space in tables.items():
+            start = f"| {cell['row']}, {space} | "
+            shown = (
+                next(line for line in page.splitlines() if line.startswith(start)).strip("| ").split(" | ")
+            )
+            columns = [c["column"] for c in stored["cells"] if c["row"] == cell["row"]]
+            figure = cell["metrics"][metric]
+            text = f"{figure['mean']:.1f}" + (f" ± {figure['sd']:.1f}" if figure["n"] == 3 else "")
+            assert shown[1 + columns.index(cell["column"])] == text
+            found += 1
+    assert found == 30
+    for run in stored["runs"]:
+        if "epsilon" in run["label"] and run["status"] == "finished":
+            budget = float(run["label"].split(",")[0].split()[1])
+            assert 0.95 * budget < max(run["privacy_spent"].values()) <= budget

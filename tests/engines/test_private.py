@@ -400,3 +400,12 @@ def test_between_machines_nobody_can_repeat_the_numbers(engine):
     assert not torch.equal(*(a.noising.normal(5) for a in secret))
     assert secret[0].rng.random() != secret[1].rng.random()
     assert simulated[0].noising.noise == secret[0].noising.noise == planned_noise(PRIVATE, len(center))
+
+
+def test_a_private_center_counts_by_the_number_that_may_be_known(engine):
+    spec = PrivacySpec(epsilon=4.0, delta=1e-3, size=50)
+    running = engine(replace(PRIVATE, privacy=spec, training=replace(QUICK, weights="samples")))
+    center, reference = running.federation.centers[0], running.federation.reference
+    assert len(center) == 40 and running._weight(center) == 50
+    assert running._weight(reference) == len(reference)
+    assert Budget(0).allow(running.method, center, {}, 1).noising.expected == 10.0

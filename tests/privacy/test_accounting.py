@@ -1,6 +1,7 @@
 """The accountant against exact formulas, published figures and another library."""
 
 import math
+import sys
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("dp_accounting")
 
 import dp_accounting
 
+from fedmt import FedmtError
 from fedmt.privacy.accounting import LEAST_NOISE, Cost, epsilon_of, noise_multiplier
 
 
@@ -96,3 +98,9 @@ def test_at_five_thousand_records_the_noise_is_as_large_as_expected():
     """30 rounds of one epoch in batches of 250: noise multipliers of 1.2 to 6 for epsilon 8 to 1."""
     found = [noise_multiplier(epsilon, 1e-5, 250 / 5000, 30 * 20) for epsilon in (8.0, 1.0)]
     assert 1.0 < found[0] < 1.4 and 3.0 < found[1] < 6.0
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(FedmtError, match=r"pip install 'fedmt\[privacy\]'"):
+        epsilon_of([Cost(0.5, 3.21, 4)], 1e-5)
