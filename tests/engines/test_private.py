@@ -335,6 +335,11 @@ def test_a_center_that_cannot_be_private_is_named(engine, make_federation):
     unknown = replace(whole, centers=(replace(whole.centers[0], correspondence=None), *whole.centers[1:]))
     with pytest.raises(NotPrivate, match=r"Center 'center-1': .* needs its correspondence"):
         engine(federation=unknown)
+    # Whoever asks for a round without having checked before is refused, too, before anything is charged.
+    running = engine()
+    state, _ = running.start()
+    with pytest.raises(NotPrivate, match="needs its correspondence"):
+        running.site.plan(unknown.centers[0], state.weights, {}, {}, 1)
     with pytest.raises(NotPrivate, match=r"Center 'center-1': privacy.delta = 0.1 at 40 records"):
         engine(replace(PRIVATE, privacy=PrivacySpec(epsilon=1, delta=0.1)))
 

@@ -50,6 +50,7 @@ class Budget:
         """The center's round of this number; raises `Overspent` where it would pass the budget."""
         spec = method.privacy
         assert spec is not None
+        method.check_private_center(center)  # in every round: a coordinator need not check before it asks
         sampling = Sampling.of(spec, method.training, len(center))
         noise = planned_noise(method, len(center))
         ledger = self.charge(kept, [Cost(sampling.rate, noise, sampling.steps)], spec)
