@@ -80,6 +80,18 @@ def test_the_options_of_the_search_are_options_still():
         build_method(load_config(base, ["benchmark.test_per_class=75", "method.prior=uniform", *found]))
 
 
+def test_the_page_of_attacks_says_what_was_stored():
+    stored = json.loads((RESULTS / "data" / "attacks.json").read_text())
+    tables = (RESULTS / "attacks.md").read_text().split("## ")[1:3]
+    lines = [[[c.strip() for c in line.split("|")[1:-1]] for line in t.splitlines() if line.startswith("| ")]
+             for t in tables]  # fmt: skip
+    for metric, (header, _, *rows) in zip(("accuracy.garment", "attack_success"), lines, strict=True):
+        shown = {(row[0], column): cell for row in rows for column, cell in zip(header, row, strict=True)}
+        found = {(c["row"], c["column"]): c["metrics"][metric]["mean"] for c in stored["cells"]}
+        figures = {at: f"{value:.1f}" for at, value in found.items() if value is not None}
+        assert figures and figures == {at: v for at, v in shown.items() if v[:1].isdigit()}
+
+
 @pytest.mark.parametrize("name", ["thyroid", "trec", "embeddings"])
 def test_a_page_of_a_sweep_says_what_was_stored(name):
     stored = json.loads((RESULTS / "data" / f"{name}.json").read_text())

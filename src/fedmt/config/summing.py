@@ -40,6 +40,11 @@ def check_sums_suffice(config: Config) -> None:
             f"{KEY}: method.average needs each center's estimated correspondence, {hides}; set "
             "method.average = false."
         )
+    if config.attack is not None:
+        raise FedmtError(
+            f"{KEY}: [attack] changes single updates in a simulation, which here exist as sums alone; leave "
+            "one of the two out."
+        )
     if config.training.dropouts:
         raise FedmtError(
             f"{KEY}: training.dropouts simulates centers that vanish, and a sum of too few is not revealed; "

@@ -194,7 +194,7 @@ class LocalEngine:
         elif self.guard.needs_root:
             root = self._root(before)
         with self._clock.phase("aggregate"):
-            if self.attack is not None:
+            if self.attack is not None and isinstance(updates, Received):
                 updates.updates = self.attack.on_updates(updates.updates)
             combined = updates.combine(root)
             self._clipped = updates.clipped if isinstance(updates, SummedUpdates) else 0
