@@ -36,7 +36,7 @@ def main() -> None:
     center = federation.centers[0]
     state, _ = engine.start()
     engine.model.load_state_dict(state.weights)
-    predictions = engine.predict(center.images)
+    predictions = engine.trainer.predict(center.images)
     plan = engine.method.center_round(center, predictions, {}, 1, random_numbers(0, 1, center.name))
     assert plan.work is not None
     first = {key: value[:1] for key, value in plan.work.steps.items()}

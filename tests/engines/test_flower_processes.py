@@ -79,7 +79,7 @@ app.query("statistics")(center.statistics)
 def train(message, context):
     folder = Path(str(context.node_config["center"])).parent
     facts = wire.facts_of(message.content)
-    name = center.find_settings(context).file.name
+    name = task.find_settings(context).file.name
     fault = json.loads((folder / "faults.json").read_text()).get(name, {}).get(str(facts["round"]))
     if fault == "hang":
         (folder / f"hanging-{name}").touch()

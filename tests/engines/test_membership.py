@@ -55,7 +55,7 @@ def advantage(method: FedMT) -> float:
         state, _ = engine.round(state)
     engine.trainer.load(state.weights)
     inside, outside = (
-        F.nll_loss(engine.predict(x).clamp_min(1e-30).log(), torch.tensor(y), reduction="none")
+        F.nll_loss(engine.trainer.predict(x).clamp_min(1e-30).log(), torch.tensor(y), reduction="none")
         for x, y in (members, outsiders)
     )
     wins, ties = inside[:, None] < outside[None], inside[:, None] == outside[None]

@@ -20,8 +20,9 @@ from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, recor
 from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, SemiFL, Training
-from fedmt.methods.base import LocalWork, NotPrivate
+from fedmt.methods.base import NotPrivate
 from fedmt.methods.sampling import Sampling, poisson_stream
+from fedmt.methods.work import LocalWork
 from fedmt.privacy import Ledger, PrivacySpec
 
 QUICK = Training(

@@ -13,7 +13,8 @@ from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
 from fedmt.engines.state import State
 from fedmt.runs.checkpoints import dump_state, load_checkpoint
-from fedmt.runs.folder import RunFolder, write_atomically
+from fedmt.runs.files import write_atomically
+from fedmt.runs.folder import RunFolder
 
 
 def state(round: int) -> State:

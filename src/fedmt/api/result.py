@@ -32,7 +32,8 @@ from fedmt.models.loaded import Top
 from fedmt.reports.report import report
 from fedmt.runs.comparison import Comparison, compare
 from fedmt.runs.evaluation import Evaluation, read_evaluation
-from fedmt.runs.folder import RunFolder, existing_run, write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
+from fedmt.runs.folder import RunFolder, existing_run
 
 ARRAYS = "arrays"
 """The folder in a run folder that keeps the arrays, where they are kept."""

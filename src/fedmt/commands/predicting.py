@@ -17,7 +17,8 @@ from fedmt.commands.steps import SAMPLES
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Item
 from fedmt.models.loaded import Model, Top, best, load
-from fedmt.runs.folder import refuse_own_files, writing
+from fedmt.runs.files import writing
+from fedmt.runs.folder import refuse_own_files
 
 SHOWN = 20
 """Rows on a terminal; all go to --out, or through a pipe."""

@@ -17,7 +17,7 @@ from fedmt.commands.steps import stopped
 from fedmt.config import Config, parse_config
 from fedmt.inputs.images.augment import GEOMETRIC
 from fedmt.reports.report import report
-from fedmt.runs.folder import write_atomically
+from fedmt.runs.files import write_atomically
 from fedmt.training.progress import Display
 from fedmt.training.run import Stopped, run
 

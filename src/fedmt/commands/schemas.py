@@ -16,7 +16,7 @@ from fedmt.core.errors import FedmtError, listed
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs.tables import Schema, Statistics, TableSpec
 from fedmt.inputs.tabular import read_frame
-from fedmt.runs.folder import write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
 
 
 def command_line(

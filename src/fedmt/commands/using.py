@@ -75,7 +75,8 @@ def export(
     from fedmt.commands.steps import SAMPLES, next_step
     from fedmt.core.registry import importing_only
     from fedmt.models import load
-    from fedmt.runs.folder import refuse_own_files, writing
+    from fedmt.runs.files import writing
+    from fedmt.runs.folder import refuse_own_files
     from fedmt.training.progress import make_console
 
     targets = [target for target in (onnx, safetensors) if target is not None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -74,3 +75,22 @@ def place_centers(
         return replace(center, values=moved[id(center.values)], labels=labels, truth=truth)
 
     return tuple(map(moved_center, centers))
+
+
+@contextmanager
+def apart(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Inside, torch's global generators may be seeded; outside, they are as the caller left them.
+
+    stream: where the work inside is done, after what the caller began and before what it begins next.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if stream is None:
+            yield
+            return
+        callers = torch.cuda.current_stream(device)
+        stream.wait_stream(callers)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            callers.wait_stream(stream)

@@ -8,39 +8,31 @@ round and its name, and updates are averaged in the order of the names.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from fedmt.aggregation import (
-    Clip,
-    Combined,
-    FedAvgM,
-    Guard,
-    Received,
-    Strategy,
-    Transform,
-    Weights,
-    packed,
-    transforms,
-)
+from fedmt.aggregation import Clip, Combined, FedAvgM, Guard, Received, Strategy, Transform, Weights
+from fedmt.aggregation.base import packed
+from fedmt.aggregation.transforms import after_receiving
 from fedmt.attacks import Attack
 from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
-from fedmt.engines.device import place
+from fedmt.engines.device import apart, place
 from fedmt.engines.eager.trainer import Precision, Trained, Trainer
 from fedmt.engines.graphs.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
+from fedmt.engines.records import averaged
 from fedmt.engines.scoring import scores_of
 from fedmt.engines.site import Job, Outcome, Record, Site
-from fedmt.engines.state import State
-from fedmt.engines.summing import SummedStatistics, SummedUpdates, check_terms, moment_layout, update_layout
+from fedmt.engines.state import State, on_cpu
+from fedmt.engines.summing import SummedUpdates, check_terms, layout_at, summed_statistics
 from fedmt.engines.testing import Tested, answered, measured
-from fedmt.methods.base import Method, Tensors
-from fedmt.privacy.masking.fixed_point import Layout
+from fedmt.methods.base import Method
+from fedmt.methods.work import Tensors
 from fedmt.privacy.masking.terms import Summing
 
 Updates = Received | SummedUpdates
@@ -140,7 +132,7 @@ class LocalEngine:
             outcomes[job.center.name] = replace(outcome, update=None, trained=None)
         kept = dict(before.kept)
         for center in present:
-            kept[center.name] = _on_cpu(outcomes[center.name].kept)
+            kept[center.name] = on_cpu(outcomes[center.name].kept)
         records: dict[str, Record] = {
             c.name: {"absent": absent[c.name]} if c.name in absent else outcomes[c.name].record
             for c in centers
@@ -151,15 +143,8 @@ class LocalEngine:
         """What the updates of a round go into."""
         if self.summing is None:
             return Received(self.strategy, self.guard, before.weights)
-        return SummedUpdates(self._update_layout(before, self.summing), self.device)
-
-    def _update_layout(self, before: State, summing: Summing) -> Layout:
-        weights, by_samples = before.weights, self.method.training.weights == "samples"
-        site, everyone = self.site, len(self.federation.roster.members) + 1
-        corrects = self.strategy.corrects
-        return update_layout(
-            summing, weights, self._parameters, site.local, site.heads, corrects, by_samples, everyone
-        )
+        layout = layout_at(self.summing, self.site, before.weights, len(self.federation.roster.members) + 1)
+        return SummedUpdates(layout, self.device)
 
     def _close(
         self,
@@ -190,7 +175,7 @@ class LocalEngine:
                 root = self.site.difference(job, outcome.trained) if self.guard.needs_root else None
                 self._average(reference, outcome, updates, number)
                 lasting = {k: v for k, v in outcome.kept.items() if not k.startswith("weights:")}
-                kept[reference.name] = _on_cpu(lasting)
+                kept[reference.name] = on_cpu(lasting)
         elif self.guard.needs_root:
             root = self._root(before)
         with self._clock.phase("aggregate"):
@@ -199,7 +184,10 @@ class LocalEngine:
             combined = updates.combine(root)
             self._clipped = updates.clipped if isinstance(updates, SummedUpdates) else 0
             self._judge(combined, before, kept, records)
-            share = self._participation(combined.counts)
+            everyone = list(self.federation.roster.members)
+            if self.method.schedule.reference_counts_in_mean:
+                everyone.append(self.federation.reference)
+            share = self.site.participation(combined.counts, everyone, self._parameters)
             weights, server = self.strategy.aggregate(
                 weights, combined.mean, before.server, self._parameters, share
             )
@@ -267,32 +255,18 @@ class LocalEngine:
     def _average(self, center: Center, outcome: Outcome, updates: Updates, number: int) -> None:
         """Adds a center's update to the others, if it has one."""
         if outcome.update is not None:
-            weight = self._weight(center) if self.method.training.weights == "samples" else 1.0
+            own = center is self.federation.reference
+            counted = len(center) if own else self.method.known_size(center)
+            weight = counted if self.method.training.weights == "samples" else 1.0
             if not self._add(center.name, outcome.update, weight, updates, number):
                 outcome.record["left_out"] = NOT_FINITE
-
-    def _weight(self, center: Center) -> float:
-        """A center's number of samples; of a private one, that which may be known."""
-        private = self.method.privacy if center is not self.federation.reference else None
-        return len(center) if private is None else private.public_size(len(center))
 
     def _add(self, name: str, update: Weights, weight: float, updates: Updates, number: int) -> bool:
         """Adds a received update, after the transforms; False where it is not finite, and does not count."""
         with self._clock.phase("aggregate"):
             rng = random_numbers(self.seed, number, f"received from {name}")
-            update = transforms.after_receiving(self.transforms, update, number, name, rng)
+            update = after_receiving(self.transforms, update, number, name, rng)
             return updates.add(name, update, weight)
-
-    def _participation(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
-        everyone = list(self.federation.roster.members)
-        if self.method.schedule.reference_counts_in_mean:
-            everyone.append(self.federation.reference)
-        having = dict.fromkeys(self._parameters, len(everyone))
-        for head, keys in enumerate(self.site.heads):
-            mine = [c for c in everyone if c.space is not None and self.site.head(c.space.name) == head]
-            having |= dict.fromkeys(keys, len(mine))
-        return {k: counts[k] / max(having[k], 1) for k in counts.keys() & having.keys()}
 
     def _reference_update(self, state: State, absent: Collection[str]) -> tuple[State, float | None]:
         """Procedure A, then the batch-norm statistics of the resulting model."""
@@ -330,17 +304,9 @@ class LocalEngine:
             parts = ((float(len(c)), self.trainer.statistics(c.values)) for c in centers)
             if self.summing is None or mode != "static":
                 self.trainer.set_statistics(static_bn.pool(parts))
-                return
-            total: SummedStatistics | None = None
-            for samples, found in parts:
-                total = total or self._summed_statistics(found, self.summing)
-                total.add(int(samples), found)
-            if total is not None:
-                self.trainer.set_statistics(total.result())
-
-    def _summed_statistics(self, own: static_bn.Statistics, summing: Summing) -> SummedStatistics:
-        """own: those of the reference center, which say how large the others may be."""
-        return SummedStatistics(moment_layout(summing, own, len(self.federation.roster.members) + 1))
+            else:
+                everyone = len(self.federation.roster.members) + 1
+                self.trainer.set_statistics(summed_statistics(parts, self.summing, everyone))
 
     def _absent(self, number: int) -> dict[str, str]:
         names = [m.name for m in self.federation.roster.members]
@@ -362,13 +328,7 @@ class LocalEngine:
             self.trainer.load(state.weights)
             success = self.attack.success(self.federation, self.trainer.predict)
             record |= {} if success is None else {"attack_success": success}
-        for key in ("confident_share", "pseudo_label_accuracy", "correspondence_error", "prior_error"):
-            values = [c[key] for c in centers.values() if key in c]
-            if values:
-                record[key] = sum(values) / len(values)
-        trained = [c["losses"] for c in centers.values() if "losses" in c]
-        if trained:
-            record["losses"] = {k: sum(c[k] for c in trained) / len(trained) for k in trained[0]}
+        record |= averaged(centers)
         if self._clipped:
             record["clipped_entries"] = self._clipped
         record["centers"] = centers
@@ -384,28 +344,6 @@ class LocalEngine:
         with self._apart():
             return self._tested(state.to(self.device))
 
-    def predict(self, values: Tensor) -> Tensor:
-        """The loaded model's probabilities [N, K] on un-augmented samples."""
-        return self.trainer.predict(values)
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """Inside, torch's global generators may be seeded; outside, they are as the caller left them.
-
-        With a fleet, all work but its training (a center's plan, averaging) has priority on the device.
-        """
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            if self._urgent is None:
-                yield
-                return
-            callers = torch.cuda.current_stream(self.device)
-            self._urgent.wait_stream(callers)
-            try:
-                with torch.cuda.stream(self._urgent):
-                    yield
-            finally:
-                callers.wait_stream(self._urgent)
-
-
-def _on_cpu(kept: Tensors) -> Tensors:
-    return {k: v.cpu() for k, v in kept.items()}
+    def _apart(self) -> AbstractContextManager[None]:
+        """With a fleet, all work but its training (a center's plan, averaging) has priority on the device."""
+        return apart(self.device, self._urgent)

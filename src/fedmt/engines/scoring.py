@@ -10,7 +10,7 @@ from fedmt.aggregation import Weights, unpacked
 from fedmt.engines.site import Site
 from fedmt.engines.state import State
 from fedmt.engines.testing import Scores
-from fedmt.methods.base import Answer
+from fedmt.methods.work import Answer
 
 
 def scores_of(site: Site, state: State) -> Scores:

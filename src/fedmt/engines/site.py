@@ -5,7 +5,7 @@ It is the same in every engine: the local one calls it in a loop, Flower's on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,11 +18,13 @@ from fedmt.backbones.heads import head_keys
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Center
+from fedmt.data.member import Member
 from fedmt.engines.budget import Allowed, Budget, Overspent
 from fedmt.engines.eager.private import Noising
 from fedmt.engines.eager.trainer import Terms, Trained, Trainer
 from fedmt.engines.randomness import random_numbers
-from fedmt.methods.base import CenterRound, LocalWork, Method, Tensors
+from fedmt.methods.base import Method
+from fedmt.methods.work import CenterRound, LocalWork, Tensors
 
 Record = dict[str, Any]
 """What is recorded of a round, or of one center in it: a line of metrics.jsonl, or a part of one."""
@@ -253,6 +255,16 @@ class Site:
         """Names of what is averaged: neither the local layers nor other spaces' heads."""
         foreign = self.other_heads(job.work.space)
         return [k for k in job.received if k not in self.local and k not in foreign]
+
+    def participation(
+        self, counts: Mapping[str, int], everyone: Sequence[Member], parameters: Collection[str]
+    ) -> dict[str, float]:
+        """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
+        having = dict.fromkeys(parameters, len(everyone))
+        for head, keys in enumerate(self.heads):
+            mine = [c for c in everyone if c.space is not None and self.head(c.space.name) == head]
+            having |= dict.fromkeys(keys, len(mine))
+        return {k: counts[k] / max(having[k], 1) for k in counts.keys() & having.keys()}
 
     def other_heads(self, space: str | None) -> frozenset[str]:
         """Names of the weights of all heads but the one of `space`: its training leaves them alone.

@@ -30,3 +30,7 @@ class State:
         weights = {k: v.to(device) for k, v in self.weights.items()}
         server = {k: v.to(device) for k, v in self.server.items()}
         return State(self.round, weights, server, self.kept)
+
+
+def on_cpu(kept: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return {k: v.cpu() for k, v in kept.items()}

@@ -7,7 +7,7 @@ the bit. What both sides must agree on, `Layout`, follows from the model and fro
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.core.static_bn import Statistics
 from fedmt.data.center import Federation
 from fedmt.engines.randomness import round_half_up
+from fedmt.engines.site import Site
 from fedmt.privacy.masking.fixed_point import Arrays, Entry, Layout, Vector
 from fedmt.privacy.masking.terms import Summing, least_threshold
 
@@ -78,6 +79,15 @@ def update_layout(
         else:
             entries.append(Entry(name, shape, STATISTIC + _exponent(value), group))
     return Layout(tuple(entries), centers, summing.heaviest if by_samples else 1)
+
+
+def layout_at(summing: Summing, site: Site, received: Mapping[str, Tensor], centers: int) -> Layout:
+    """The same, of a site's model."""
+    parameters = frozenset(name for name, _ in site.trainer.model.named_parameters())
+    by_samples = site.method.training.weights == "samples"
+    return update_layout(
+        summing, received, parameters, site.local, site.heads, site.strategy.corrects, by_samples, centers
+    )
 
 
 def moment_layout(summing: Summing, own: Statistics, centers: int) -> Layout:
@@ -163,3 +173,15 @@ class SummedStatistics:
                 value = np.maximum(value - found[name.removesuffix("var") + "mean"] ** 2, 0)
             pooled[name] = torch.from_numpy(value).float()
         return pooled
+
+
+def summed_statistics(
+    parts: Iterable[tuple[float, Statistics]], summing: Summing, centers: int
+) -> Statistics:
+    """The number of samples and the statistics of each center, pooled; the reference center's come first and
+    say how large the others may be. centers: the most that are summed."""
+    total: SummedStatistics | None = None
+    for samples, found in parts:
+        total = total or SummedStatistics(moment_layout(summing, found, centers))
+        total.add(int(samples), found)
+    return {} if total is None else total.result()

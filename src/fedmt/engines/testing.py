@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
-from fedmt.methods.base import Answer
+from fedmt.methods.work import Answer
 from fedmt.metrics import HEADLINE
 from fedmt.metrics.measuring import Answers, values
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fedmt.core.registry import Registry, subclass_of
-from fedmt.methods.base import Answer, CenterRound, LocalWork, Method
+from fedmt.methods.base import Method
 from fedmt.methods.fedmt import FedMT
 from fedmt.methods.fedrep import FedRep
 from fedmt.methods.fedtrans import FedTrans
 from fedmt.methods.semifl import SemiFL
 from fedmt.methods.single import Single
 from fedmt.methods.training import Training
+from fedmt.methods.work import Answer, CenterRound, LocalWork
 
 METHODS: Registry[type[Method]] = Registry(
     "method",

@@ -34,20 +34,12 @@ from fedmt.core.pseudo_labels import align, confident_pseudo_labels, normalized
 from fedmt.data.center import Center
 from fedmt.data.member import Member, Roster
 from fedmt.estimators import ESTIMATORS, Estimator, Evidence
-from fedmt.methods.base import (
-    Answer,
-    CenterRound,
-    LocalWork,
-    Method,
-    NotPrivate,
-    Presets,
-    Tensors,
-    shifted,
-)
+from fedmt.methods.base import Method, NotPrivate, Presets
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps, fix_mix_views
 from fedmt.methods.known import Known
 from fedmt.methods.schedules import Alternate, Schedule
-from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
+from fedmt.methods.training import PAPER_AGGREGATION, PAPER_FEDMT, PAPER_TRAINING
+from fedmt.methods.work import Answer, CenterRound, LocalWork, Tensors, shifted
 
 FREE = "free"
 """The name of what is trained beside the model, where M-hat is (`Estimator.trained`)."""
@@ -87,20 +79,7 @@ class FedMT(Method):
     private: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         "paper": {
-            "method": {
-                "estimator": "counting",
-                "average": False,
-                "smoothing": 0.0,
-                "pseudo_labels": "plain",
-                "prior": "ignored",
-                "soft": False,
-                "projection": "confident",
-                "projection_loss": "proper",
-                "xi": 0.95,
-                "lambda_1": 1.0,
-                "lambda_2": 1 / 16,
-                "a": 0.75,
-            },
+            "method": PAPER_FEDMT,
             "training": PAPER_TRAINING,
             "aggregation": PAPER_AGGREGATION,
         }

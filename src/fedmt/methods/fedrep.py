@@ -19,15 +19,10 @@ from fedmt.aggregation import unpacked
 from fedmt.core.errors import at_least
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
-from fedmt.methods.base import (
-    Answer,
-    CenterRound,
-    Method,
-    Presets,
-    Tensors,
-)
+from fedmt.methods.base import Method, Presets
 from fedmt.methods.schedules import Joint, Schedule
 from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
+from fedmt.methods.work import Answer, CenterRound, Tensors
 
 
 @dataclass(frozen=True)

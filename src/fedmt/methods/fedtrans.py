@@ -21,16 +21,10 @@ from fedmt.aggregation import Strategy
 from fedmt.core.errors import FedmtError, at_least, positive
 from fedmt.data.center import Center
 from fedmt.data.member import Roster
-from fedmt.methods.base import (
-    Answer,
-    CenterRound,
-    LocalWork,
-    Method,
-    Presets,
-    Tensors,
-)
+from fedmt.methods.base import Method, Presets
 from fedmt.methods.schedules import FineTune, Schedule
 from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
+from fedmt.methods.work import Answer, CenterRound, LocalWork, Tensors
 
 
 @dataclass(frozen=True)

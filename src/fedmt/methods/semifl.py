@@ -19,17 +19,11 @@ from fedmt.core.errors import FedmtError, at_least, positive
 from fedmt.core.priors import estimated_prior, log_prior
 from fedmt.core.pseudo_labels import confident_pseudo_labels, normalized
 from fedmt.data.center import Center
-from fedmt.methods.base import (
-    CenterRound,
-    LocalWork,
-    Method,
-    Presets,
-    Tensors,
-    shifted,
-)
+from fedmt.methods.base import Method, Presets
 from fedmt.methods.fix_mix import MIXING, fix_mix_losses, fix_mix_steps
 from fedmt.methods.schedules import Alternate, Schedule
 from fedmt.methods.training import PAPER_AGGREGATION, PAPER_TRAINING
+from fedmt.methods.work import CenterRound, LocalWork, Tensors, shifted
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedmt.aggregation import FedAvgM, Strategy
 from fedmt.core.errors import FedmtError
 from fedmt.data.center import Center
-from fedmt.methods.base import CenterRound, Method, Presets, Tensors
+from fedmt.methods.base import Method, Presets
 from fedmt.methods.schedules import Alone, Schedule
 from fedmt.methods.training import PAPER_TRAINING
+from fedmt.methods.work import CenterRound, Tensors
 
 
 @dataclass(frozen=True)

@@ -103,3 +103,19 @@ reference update."""
 
 PAPER_AGGREGATION: dict[str, Any] = {"name": "fedavgm", "rate": 1.0, "momentum": 0.5}
 """SemiFL's server momentum, from the code that the paper builds on."""
+
+PAPER_FEDMT: dict[str, Any] = {
+    "estimator": "counting",
+    "average": False,
+    "smoothing": 0.0,
+    "pseudo_labels": "plain",
+    "prior": "ignored",
+    "soft": False,
+    "projection": "confident",
+    "projection_loss": "proper",
+    "xi": 0.95,
+    "lambda_1": 1.0,
+    "lambda_2": 1 / 16,
+    "a": 0.75,
+}
+"""The printed choices of FedMT itself."""

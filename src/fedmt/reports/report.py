@@ -19,7 +19,8 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.reports.content import ReportedRun, content, render
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
-from fedmt.runs.folder import RunFolder, existing_run, write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
+from fedmt.runs.folder import RunFolder, existing_run
 from fedmt.training.run import build_engine
 
 MISTAKES = 12

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.escaping import escaped
-from fedmt.runs.folder import writing
+from fedmt.runs.files import writing
 
 try:
     import fcntl

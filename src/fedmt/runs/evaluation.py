@@ -26,7 +26,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
 from fedmt.engines.testing import Tested, pooled
 from fedmt.metrics.measuring import Answers, by_class, values, with_intervals
-from fedmt.runs.folder import write_atomically
+from fedmt.runs.files import write_atomically
 
 Numbers = NDArray[Any]
 

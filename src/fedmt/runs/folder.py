@@ -15,14 +15,12 @@ between the two leaves a line that resuming writes again, and never a missing on
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -33,6 +31,7 @@ from fedmt.core.errors import FedmtError, closest, cut, listed
 from fedmt.engines.state import State
 from fedmt.metrics import enter
 from fedmt.runs.checkpoints import dump_state, load_checkpoint
+from fedmt.runs.files import flush, read_utf8, write_atomically, writing
 from fedmt.runs.records import NotARecord, modern, read_record
 
 try:
@@ -162,7 +161,7 @@ class RunFolder:
         line = json.dumps(record, allow_nan=False, default=str) + "\n"
         with writing(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(line)
-            _flush(file)
+            flush(file)
 
     def enter_metrics(self) -> str:
         """Enters the metrics of the user's own that the config names; what is wrong if one is not found."""
@@ -291,57 +290,6 @@ def existing_run(path: Path) -> RunFolder:
     meant = closest(path.name, by_name)
     hint = f" Did you mean '{by_name[meant]}'?" if meant is not None else ""
     raise FedmtError(f"{said}.{hint} Give a folder that `fedmt run` wrote, such as runs/federation.")
-
-
-def read_utf8(path: Path) -> str:
-    """The text of a file of the run; what is not text is an error that names it."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise FedmtError(
-            f"{path}: not text in UTF-8, so it is not what the run wrote; bring the file back, or choose "
-            "another --out."
-        ) from None
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file whole: a reader, or a kill, sees the old or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    with writing(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                _flush(file)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns a failure to write into an error that says what is safe and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise FedmtError(
-                f"{path}: the disk is full. Nothing that was finished is lost: free some space and try "
-                "again, a run with --resume."
-            ) from None
-        if error.errno == errno.EISDIR:
-            raise FedmtError(f"{path} is a folder; name a file in it.") from None
-        if error.errno in (errno.ENOTDIR, errno.EEXIST):
-            taken = next((p for p in (path, *path.parents) if p.is_file()), path)
-            raise FedmtError(
-                f"{path}: cannot write, since {taken} is a file; choose another place."
-            ) from None
-        raise FedmtError(f"{path}: cannot write ({error.strerror or error}).") from None
-
-
-def _flush(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _differences(before: str, after: str, path: Path) -> dict[str, tuple[Any, Any]]:

@@ -19,7 +19,7 @@ from fedmt.commands.sweeps.figures import curve_name, is_share, metric_of, metri
 from fedmt.commands.sweeps.scales import Scale
 from fedmt.core.errors import nearest
 from fedmt.metrics.comparing import Difference
-from fedmt.runs.folder import write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
 from fedmt.runs.records import read_record
 
 NOTHING = "\N{EN DASH}"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedmt.core.errors import FedmtError
-from fedmt.methods.base import LocalWork, Tensors
+from fedmt.methods.work import LocalWork, Tensors
 
 AT_ONCE = 1 << 26
 """Values of gradients that are in memory at once. Each record has as many as the model has weights."""

@@ -20,8 +20,8 @@ from fedmt.core.errors import FedmtError
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
-from fedmt.methods.base import LocalWork, Tensors
 from fedmt.methods.training import Training
+from fedmt.methods.work import LocalWork, Tensors
 
 Precision = Literal["auto", "float32", "bfloat16"]
 

@@ -6,15 +6,21 @@ words that go into the log and the metrics. A wrong number is its center's probl
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.escaping import escaped
 from fedmt.core.static_bn import Statistics
+from fedmt.data.member import Member
 from fedmt.engines.site import Record
 from fedmt.privacy import PrivacySpec
+
+log = logging.getLogger("flwr")
 
 
 class LeftOut(Exception):
@@ -90,6 +96,16 @@ def prior_of(prior: Tensor, size: Tensor | None, wanted: int) -> tuple[Tensor, T
     return prior, size.reshape(())
 
 
+def shared_of(found: Mapping[str, Tensor], center: Member, wanted: int) -> dict[str, Tensor]:
+    """The M-hat and the prior, with the number of samples, that a center chose to send."""
+    taken: dict[str, Tensor] = {}
+    if "correspondence" in found and center.space is not None:
+        taken["correspondence"] = correspondence_of(found["correspondence"], len(center.space), wanted)
+    if "prior" in found:
+        taken["prior"], taken["size"] = prior_of(found["prior"], found.get("size"), wanted)
+    return taken
+
+
 def statistics_of(found: Mapping[str, Tensor], own: Statistics) -> Statistics:
     """Batch-norm statistics of a center, next to the reference center's `own` of the same model."""
     if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in own.items()}:
@@ -122,6 +138,27 @@ def variances_stay_positive(received: Mapping[str, Tensor], update: Mapping[str,
     for key, change in update.items():
         if key.endswith(".running_var") and bool((received[key].to(change) + change < 0).any()):
             raise LeftOut(f"its update makes a variance in '{key}' negative")
+
+
+def same_weights(update: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """An update has exactly the expected weights, in their shapes and types."""
+    if update.keys() != expected.keys():
+        odd = sorted(update.keys() ^ expected.keys())
+        raise LeftOut(f"its update has other weights than expected: {listed(odd, 3)}")
+    for key, value in update.items():
+        if value.shape != expected[key].shape or value.dtype != expected[key].dtype:
+            raise LeftOut(
+                f"its update of '{key}' is {value.dtype} {tuple(value.shape)}, expected "
+                f"{expected[key].dtype} {tuple(expected[key].shape)}"
+            )
+
+
+def reason(error: Exception) -> str:
+    """Why an answer does not count, in printable characters."""
+    if isinstance(error, LeftOut | FedmtError):
+        return escaped(error).rstrip(".")
+    log.error("An answer could not be taken.", exc_info=error)
+    return f"its answer cannot be taken ({type(error).__name__})"
 
 
 def _are_shares(values: Tensor) -> bool:

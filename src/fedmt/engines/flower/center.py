@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 import fedmt
 from fedmt.aggregation import unpacked
 from fedmt.backbones.frozen import encode
-from fedmt.config import build_federation, build_method, build_strategy, build_transforms, load_config
+from fedmt.config import build_method, build_strategy, build_transforms
 from fedmt.config.freezing import features_of
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
@@ -35,10 +34,11 @@ from fedmt.engines.flower.identity import signed
 from fedmt.engines.flower.keys import Key, fingerprint
 from fedmt.engines.flower.ledger import LedgerFile
 from fedmt.engines.flower.masked import Masking
-from fedmt.engines.flower.memory import Lost, Memory, Unable
+from fedmt.engines.flower.memory import Lost, Unable
 from fedmt.engines.flower.plan import Plan, shape_digest
-from fedmt.engines.flower.settings import CenterFile, CenterSettings
-from fedmt.engines.flower.trail import Trail, described, versions
+from fedmt.engines.flower.settings import CenterFile
+from fedmt.engines.flower.task import Task, open_task
+from fedmt.engines.flower.trail import described, versions
 from fedmt.engines.site import Outcome, Site
 from fedmt.engines.summing import arrays, moments
 from fedmt.methods.base import NotPrivate
@@ -46,68 +46,6 @@ from fedmt.methods.base import NotPrivate
 log = logging.getLogger("flwr")
 
 app = ClientApp()
-
-
-@dataclass(frozen=True)
-class Task:
-    """A message from the coordinator, and who is to answer it."""
-
-    message: Message
-    facts: Mapping[str, Any]
-    settings: CenterSettings
-    key: Key | None
-
-    @property
-    def plan(self) -> Plan:
-        raw = self.facts["plan"]
-        self.settings.check_names(raw)
-        return Plan.from_json(raw)
-
-    @property
-    def memory(self) -> Memory:
-        file = self.settings.file
-        return Memory(file.state, str(self.facts["run"]), file.name)
-
-    @property
-    def trail(self) -> Trail:
-        return Trail(self.settings.file.state)
-
-    def tensors(self, name: str) -> wire.Weights:
-        return wire.tensors_of(self.message.content, name)
-
-
-def open_task(message: Message, context: Context) -> Task:
-    settings = find_settings(context)
-    return Task(message, wire.facts_of(message.content), settings, settings.private_key())
-
-
-def find_settings(context: Context) -> CenterSettings:
-    """The center's file; in Flower's simulation, the center of the node's number in the federation."""
-    node = context.node_config
-    if "center" in node:
-        return CenterSettings.read(Path(str(node["center"])).expanduser())
-    if "partition-id" not in node:
-        raise FedmtError("""Start the SuperNode with --node-config 'center="/path/to/center.toml"'.""")
-    path = Path(str(context.run_config["federation"]))
-    config = load_config(path)
-    federation, _ = build_federation(config)
-    number = int(node["partition-id"])
-    if number >= len(federation.centers):
-        raise FedmtError(f"{path} has {len(federation.centers)} centers: there is none for node {number}.")
-    name = federation.centers[number].name
-    state = Path(str(context.run_config["out"])).resolve().parent / "centers" / name
-    # What a simulation shows is the user's own: nothing to hide from oneself.
-    file = CenterFile(
-        name=name,
-        state=state,
-        federation=path,
-        share_correspondence=True,
-        share_metrics=True,
-        share_prior=True,
-        threshold=None,
-        privacy=config.privacy,
-    )
-    return CenterSettings(file, str(path), simulated=True)
 
 
 @app.query("check")

@@ -24,36 +24,37 @@ from torch import Tensor
 from fedmt.aggregation import Combined, Received, Weights, packed
 from fedmt.config import DeploymentSpec
 from fedmt.core import static_bn
-from fedmt.core.errors import FedmtError, listed
+from fedmt.core.errors import FedmtError
 from fedmt.core.escaping import escaped
 from fedmt.data.member import Member
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.answers import (
     LeftOut,
-    correspondence_of,
     metrics_of,
-    not_promised,
-    prior_of,
+    reason,
+    same_weights,
     samples_of,
+    shared_of,
     statistics_of,
     variances_stay_positive,
 )
+from fedmt.engines.flower.checking import misfit
 from fedmt.engines.flower.plan import Plan, shape_digest
 from fedmt.engines.flower.roll import Answer, Roll
 from fedmt.engines.flower.trail import Trail, versions
 from fedmt.engines.local import NOT_FINITE, LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
-from fedmt.methods.base import Tensors
+from fedmt.methods.work import Tensors
 
 log = logging.getLogger("flwr")
 
 
 @dataclass
 class FlowerEngine(LocalEngine):
-    """federation: its centers are `elsewhere`. history: how many rounds back a
-    run may have to begin again, which is how far back centers remember. keys: by center, the fingerprint of
-    its key; empty where any node may use any name. trail: the coordinator's audit log."""
+    """federation: its centers are `elsewhere`. history: how many rounds back a run may have to begin again,
+    which is how far back centers remember. keys: by center, the fingerprint of its key; empty where any node
+    may use any name. trail: the coordinator's audit log."""
 
     grid: Grid = field(kw_only=True)
     plan: Plan = field(kw_only=True)
@@ -95,38 +96,13 @@ class FlowerEngine(LocalEngine):
         )
         self.roll = Roll(self.grid, list(self._spaces), run, self._inspect, once, self.keys, self.trail)
         if self.method.schedule.centers_train:
-            self.roll.call(self._checked_with, self.deployment.wait, self._needed(len(self._spaces)))
-
-    def _needed(self, asked: int) -> int:
-        return min(self.deployment.min_centers, asked)
+            needed = min(self.deployment.min_centers, len(self._spaces))
+            self.roll.call(self._checked_with, self.deployment.wait, needed)
 
     def _inspect(self, name: str, facts: Mapping[str, Any]) -> str:
         """What is wrong with a center's answer to the check."""
-        expected = self._spaces[name]
-        if facts.get("version") != self.plan.version:
-            return f"it runs fedmt {facts.get('version')}, the coordinator {self.plan.version}"
-        own = facts.get("space")
-        if own is None or expected is None:
-            if own != expected:
-                has, wants = ("no labels" if s is None else "labels" for s in (own, expected))
-                return f"it has {has}, but the federation's config gives it {wants}"
-        elif own[0] != expected.name:
-            return f"it labels in '{own[0]}', but the federation's config says '{expected.name}'"
-        elif list(own[1]) != list(expected):
-            return (
-                f"its classes of '{expected.name}' are {listed(own[1], 20)}, but the federation's config has "
-                f"{listed(expected, 20)} (their order counts)"
-            )
-        if facts.get("model") != self._shape:
-            return (
-                f"model '{self.plan.config.model.backbone}' has other weights there than here (names, "
-                "shapes or types); the same code must be installed"
-            )
-        if facts.get("shape") != list(self.plan.read.shape):
-            word, shape = self.plan.read.word, list(self.plan.read.shape)
-            return f"its {word}s have shape {facts.get('shape')}, expected {shape}"
-        if wanting := not_promised(facts.get("privacy"), self.plan.config.privacy):
-            return wanting
+        if wrong := misfit(facts, self.plan, self._spaces[name], self._shape):
+            return wrong
         self._shares[name] = bool(facts.get("shares"))
         training = self.method.training
         counted = training.weights == "samples" or training.batch_norm == "static"
@@ -201,7 +177,7 @@ class FlowerEngine(LocalEngine):
     def _enough(self, number: int) -> None:
         asked, failed = self._asked, self._failed
         answered = asked - len(failed)
-        if answered < self._needed(asked):
+        if answered < min(self.deployment.min_centers, asked):
             reasons = "; ".join(f"'{name}': {why}" for name, why in failed.items())
             raise FedmtError(
                 f"Round {number}: {answered} of {asked} centers answered, and deployment.min_centers is "
@@ -297,14 +273,7 @@ class FlowerEngine(LocalEngine):
         return record
 
     def _shared(self, center: Member, found: Weights) -> Weights:
-        """The M-hat and the prior, with the number of samples, that a center chose to send."""
-        taken: Weights = {}
-        classes = len(self.federation.wanted)
-        if "correspondence" in found and center.space is not None:
-            taken["correspondence"] = correspondence_of(found["correspondence"], len(center.space), classes)
-        if "prior" in found:
-            taken["prior"], taken["size"] = prior_of(found["prior"], found.get("size"), classes)
-        return taken
+        return shared_of(found, center, len(self.federation.wanted))
 
     def _fits(self, center: Member, update: Weights) -> None:
         """An update has exactly the weights that travel, in their shapes."""
@@ -313,17 +282,7 @@ class FlowerEngine(LocalEngine):
         expected = {k: v for k, v in every.items() if k in names and v.is_floating_point()}
         if self.strategy.corrects:
             expected |= packed("control", {k: v for k, v in expected.items() if k in self._parameters})
-        if update.keys() != expected.keys():
-            odd = sorted(update.keys() ^ expected.keys())
-            raise LeftOut(f"its update has other weights than expected: {listed(odd, 3)}")
-        for key, value in update.items():
-            if value.shape != expected[key].shape or value.dtype != expected[key].dtype:
-                raise LeftOut(
-                    f"its update of '{key}' is {value.dtype} {tuple(value.shape)}, expected "
-                    f"{expected[key].dtype} {tuple(expected[key].shape)}"
-                )
-
-    # -- statistics -------------------------------------------------------------------------------
+        same_weights(update, expected)
 
     def _static_statistics(self, absent: Collection[str]) -> None:
         """As in the local engine, with the centers' own measurements: a second exchange in the round.
@@ -389,11 +348,3 @@ class FlowerEngine(LocalEngine):
             facts = {**self._facts(self._number), "base": None, "label": labels[center.name]}
             messages[center.name] = wire.message(facts, weights=data)
         return labels, messages
-
-
-def reason(error: Exception) -> str:
-    """Why an answer does not count, in printable characters."""
-    if isinstance(error, LeftOut | FedmtError):
-        return escaped(error).rstrip(".")
-    log.error("An answer could not be taken.", exc_info=error)
-    return f"its answer cannot be taken ({type(error).__name__})"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.privacy import Cost, Ledger, PrivacySpec
-from fedmt.runs.folder import write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
 
 try:
     import fcntl

@@ -30,7 +30,7 @@ from fedmt.privacy.masking.center import Ledger, MaskingCenter
 from fedmt.privacy.masking.fixed_point import Arrays, Layout
 from fedmt.privacy.masking.statements import MaskRequest
 from fedmt.privacy.masking.terms import least_threshold
-from fedmt.runs.folder import write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
 
 log = logging.getLogger("flwr")
 

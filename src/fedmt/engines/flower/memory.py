@@ -25,7 +25,7 @@ from torch import Tensor
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
 from fedmt.core.tensor_files import to_bytes
-from fedmt.runs.folder import write_atomically, writing
+from fedmt.runs.files import write_atomically, writing
 
 Tensors = dict[str, Tensor]
 

@@ -38,7 +38,7 @@ from fedmt.engines.flower.summed import SummedFlowerEngine
 from fedmt.engines.flower.trail import Trail
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
-from fedmt.runs.folder import write_atomically
+from fedmt.runs.files import write_atomically
 from fedmt.training.progress import round_line
 from fedmt.training.run import run_engine
 

@@ -18,14 +18,14 @@ from flwr.app import RecordDict
 from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
 from fedmt.engines.flower import wire
-from fedmt.engines.flower.answers import LeftOut
-from fedmt.engines.flower.coordinator import FlowerEngine, reason
+from fedmt.engines.flower.answers import LeftOut, reason
+from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.roll import Answer
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
-from fedmt.engines.summing import SummedUpdates
-from fedmt.methods.base import Tensors
+from fedmt.engines.summing import SummedStatistics, SummedUpdates, moment_layout
+from fedmt.methods.work import Tensors
 from fedmt.privacy.masking.agreement import Announcement, Announcements, Refused
 from fedmt.privacy.masking.center import Masked
 from fedmt.privacy.masking.coordinator import Lost, MaskedSum
@@ -202,7 +202,8 @@ class SummedFlowerEngine(FlowerEngine):
         with self._clock.phase("statistics"):
             reference = self.federation.reference
             own = self.trainer.statistics(reference.values)
-            pooled = self._summed_statistics(own, self._terms)
+            everyone = len(self.federation.roster.members) + 1
+            pooled = SummedStatistics(moment_layout(self._terms, own, everyone))
             pooled.add(len(reference), own)
             present = [c for c in self.federation.roster.members if c.name not in absent]
             weights = {k: v.cpu() for k, v in self.trainer.weights().items()}

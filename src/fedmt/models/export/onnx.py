@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.models import Model
-from fedmt.runs.folder import write_atomically
+from fedmt.runs.files import write_atomically
 
 TOLERANCE = 1e-4
 """How far a probability of the graph may be from PyTorch's."""

@@ -18,7 +18,8 @@ from fedmt.models.export.card import model_card
 from fedmt.models.loaded import METADATA
 from fedmt.models.predictor import FROZEN
 from fedmt.runs.checkpoints import dump_state
-from fedmt.runs.folder import RunFolder, write_atomically
+from fedmt.runs.files import write_atomically
+from fedmt.runs.folder import RunFolder
 
 
 def export_safetensors(model: Model, run: Path, path: Path) -> Path:

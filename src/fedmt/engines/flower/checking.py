@@ -1,0 +1,40 @@
+"""The check before round 1: whether a center is what the federation's config says that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedmt.core.errors import listed
+from fedmt.core.labels import LabelSpace
+from fedmt.engines.flower.answers import not_promised
+from fedmt.engines.flower.plan import Plan
+
+
+def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, shape: str) -> str:
+    """What does not fit in a center's answer to the check; empty if nothing.
+
+    expected: the label space that the config gives it. shape: the digest of the model's shape here.
+    """
+    if facts.get("version") != plan.version:
+        return f"it runs fedmt {facts.get('version')}, the coordinator {plan.version}"
+    own = facts.get("space")
+    if own is None or expected is None:
+        if own != expected:
+            has, wants = ("no labels" if s is None else "labels" for s in (own, expected))
+            return f"it has {has}, but the federation's config gives it {wants}"
+    elif own[0] != expected.name:
+        return f"it labels in '{own[0]}', but the federation's config says '{expected.name}'"
+    elif list(own[1]) != list(expected):
+        return (
+            f"its classes of '{expected.name}' are {listed(own[1], 20)}, but the federation's config has "
+            f"{listed(expected, 20)} (their order counts)"
+        )
+    if facts.get("model") != shape:
+        return (
+            f"model '{plan.config.model.backbone}' has other weights there than here (names, "
+            "shapes or types); the same code must be installed"
+        )
+    if facts.get("shape") != list(plan.read.shape):
+        return f"its {plan.read.word}s have shape {facts.get('shape')}, expected {list(plan.read.shape)}"
+    return not_promised(facts.get("privacy"), plan.config.privacy)

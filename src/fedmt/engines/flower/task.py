@@ -1,0 +1,81 @@
+"""A message to a center, and the center that is to answer it: its settings, key, memory and audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+
+from fedmt.config import build_federation, load_config
+from fedmt.core.errors import FedmtError
+from fedmt.engines.flower import wire
+from fedmt.engines.flower.keys import Key
+from fedmt.engines.flower.memory import Memory
+from fedmt.engines.flower.plan import Plan
+from fedmt.engines.flower.settings import CenterFile, CenterSettings
+from fedmt.engines.flower.trail import Trail
+
+
+@dataclass(frozen=True)
+class Task:
+    """A message from the coordinator, and who is to answer it."""
+
+    message: Message
+    facts: Mapping[str, Any]
+    settings: CenterSettings
+    key: Key | None
+
+    @property
+    def plan(self) -> Plan:
+        raw = self.facts["plan"]
+        self.settings.check_names(raw)
+        return Plan.from_json(raw)
+
+    @property
+    def memory(self) -> Memory:
+        file = self.settings.file
+        return Memory(file.state, str(self.facts["run"]), file.name)
+
+    @property
+    def trail(self) -> Trail:
+        return Trail(self.settings.file.state)
+
+    def tensors(self, name: str) -> wire.Weights:
+        return wire.tensors_of(self.message.content, name)
+
+
+def open_task(message: Message, context: Context) -> Task:
+    settings = find_settings(context)
+    return Task(message, wire.facts_of(message.content), settings, settings.private_key())
+
+
+def find_settings(context: Context) -> CenterSettings:
+    """The center's file; in Flower's simulation, the center of the node's number in the federation."""
+    node = context.node_config
+    if "center" in node:
+        return CenterSettings.read(Path(str(node["center"])).expanduser())
+    if "partition-id" not in node:
+        raise FedmtError("""Start the SuperNode with --node-config 'center="/path/to/center.toml"'.""")
+    path = Path(str(context.run_config["federation"]))
+    config = load_config(path)
+    federation, _ = build_federation(config)
+    number = int(node["partition-id"])
+    if number >= len(federation.centers):
+        raise FedmtError(f"{path} has {len(federation.centers)} centers: there is none for node {number}.")
+    name = federation.centers[number].name
+    state = Path(str(context.run_config["out"])).resolve().parent / "centers" / name
+    # What a simulation shows is the user's own: nothing to hide from oneself.
+    file = CenterFile(
+        name=name,
+        state=state,
+        federation=path,
+        share_correspondence=True,
+        share_metrics=True,
+        share_prior=True,
+        threshold=None,
+        privacy=config.privacy,
+    )
+    return CenterSettings(file, str(path), simulated=True)

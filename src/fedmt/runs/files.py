@@ -1,0 +1,63 @@
+"""Files that are read as text or not at all, and written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fedmt.core.errors import FedmtError
+
+
+def read_utf8(path: Path) -> str:
+    """The text of a file of the run; what is not text is an error that names it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FedmtError(
+            f"{path}: not text in UTF-8, so it is not what the run wrote; bring the file back, or choose "
+            "another --out."
+        ) from None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file whole: a reader, or a kill, sees the old or the new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                flush(file)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a failure to write into an error that says what is safe and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise FedmtError(
+                f"{path}: the disk is full. Nothing that was finished is lost: free some space and try "
+                "again, a run with --resume."
+            ) from None
+        if error.errno == errno.EISDIR:
+            raise FedmtError(f"{path} is a folder; name a file in it.") from None
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):
+            taken = next((p for p in (path, *path.parents) if p.is_file()), path)
+            raise FedmtError(
+                f"{path}: cannot write, since {taken} is a file; choose another place."
+            ) from None
+        raise FedmtError(f"{path}: cannot write ({error.strerror or error}).") from None
+
+
+def flush(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
