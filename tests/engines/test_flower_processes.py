@@ -68,7 +68,7 @@ import json, time
 from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
-from fedmt.engines.flower import center, wire
+from fedmt.engines.flower import center, task, wire
 
 app = ClientApp()
 app.query("check")(center.check)

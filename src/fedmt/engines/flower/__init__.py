@@ -6,6 +6,7 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     wire.py         tensors and facts as Flower's records
     plan.py         what the coordinator tells the centers of a run
     center.py       the ClientApp: what a center answers
+    task.py         a message, and the center that is to answer it
     settings.py     a center's own file, center.toml
     allowing.py     what a plan may name at a center
     memory.py       what a center keeps, on its own disk
@@ -15,6 +16,7 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     masked.py       a center's side of it
     roll.py         which node is which center; asking them, and waiting
     identity.py     who a node is, by its key, and whether an answer is its own
+    checking.py     whether a center is what the config says
     answers.py      what a center says in its answer, checked before it counts
     trail.py        what passes, in the audit log of each side
     keys.py         fingerprints and signatures; a throw-away authority and keys, to try it
