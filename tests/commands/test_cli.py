@@ -627,10 +627,10 @@ import resource, sys
 from fedmt.commands import cli
 from fedmt.runs.folder import RunFolder
 real = RunFolder.save
-def save(self, state):
+def save(self, state, keep):
     if state.round == 2:  # from now on no file may grow beyond a few kilobytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-    real(self, state)
+    real(self, state, keep)
 RunFolder.save = save
 cli.main()
 """

@@ -148,7 +148,7 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(find_files([tmp_path, tmp_path / "b.nii"])) == 2
     model = SimpleNamespace(spaces=["s"], classes=lambda s: ["a"], calibrated=lambda s: True, finished=True)
     model.input, model.description = Images((1, 8, 8)), SimpleNamespace(prior=None)
-    monkeypatch.setattr(predicting, "load", lambda run, device: model)
+    monkeypatch.setattr(predicting, "load", lambda run, device, allow: model)
     monkeypatch.setattr(predicting, "predict_files", lambda *_: iter([predicting.Row("a.png", [("a", 1.0)])]))
     said = io.StringIO()
     console = Console(file=said, width=1000)

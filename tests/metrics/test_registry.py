@@ -38,7 +38,7 @@ test_samples = 50
 SWEEP = """
 title = "By a toy"
 config = "base.toml"
-metric = "toy"
+show = ["toy"]
 [[columns]]
 label = "FedMT (E)"
 [[rows]]
@@ -84,32 +84,22 @@ def test_a_new_metric_is_everywhere(toy, tmp_path):
     finished = {cells[0].runs[0].key: read_finished(tmp_path / "run")}
     results = Results(experiment, cells, finished, {}, Heading("full", 1, "fedmt"), tmp_path)
     text = results.markdown()
-    assert "## toy.garment, %" in text and f"| one | {100 * last['toy']['garment']:.1f} |" in text
+    assert "## toy, %" in text and f"| one | {100 * last['toy']['garment']:.1f} |" in text
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('metric = "balanced_acuracy"', r"sweep.toml, line 4: metric: .*Did you mean 'balanced_accuracy'"),
-        ('metric = "sensitivity"', "by class only"),
-        ("", "name a metric here"),
+        ('show = ["balanced_acuracy"]', r"sweep.toml, line 4: show: .*Did you mean 'balanced_accuracy'"),
+        ('show = ["sensitivity"]', "by class only"),
+        ("", "'show' is missing"),
     ],
 )
 def test_a_sweep_s_metric_is_checked_before_anything_runs(tmp_path, line, told):
     (tmp_path / "base.toml").write_text(BASE)
-    (tmp_path / "sweep.toml").write_text(SWEEP.replace('metric = "toy"', line))
+    (tmp_path / "sweep.toml").write_text(SWEEP.replace('show = ["toy"]', line))
     with pytest.raises(FedmtError, match=told):
         read_experiment(tmp_path / "sweep.toml")
-
-
-def test_a_sweep_shows_its_metric_before_the_others(tmp_path):
-    (tmp_path / "base.toml").write_text(BASE)
-    line = 'metric = "balanced_accuracy"\nshow = ["accuracy.garment"]'
-    (tmp_path / "sweep.toml").write_text(SWEEP.replace('metric = "toy"', line))
-    assert read_experiment(tmp_path / "sweep.toml").file.show == [
-        "balanced_accuracy.garment",
-        "accuracy.garment",
-    ]
 
 
 def test_a_config_names_a_metric_of_ones_own(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import torch
 
 from fedmt.core.errors import FedmtError
 from fedmt.metrics.comparing import differences
-from fedmt.runs.comparison import _probabilities, compare
+from fedmt.runs.comparison import compare, probabilities
 from fedmt.runs.evaluation import Evaluation, Predicted, read_evaluation
 
 SPACES = {"lesion": ["melanoma", "nevus", "keratosis"], "triage": ["malignant", "benign"]}
@@ -31,7 +31,7 @@ def test_every_space_that_all_were_tested_in(tmp_path):
     found = compare({"a": one}, {"b": two})
     assert list(found.differences) == ["lesion"] and found.samples == {"lesion": 90}
     labels = torch.arange(90) % 3
-    expected = differences([_probabilities(one.tests[0])], [_probabilities(two.tests[0])], labels)
+    expected = differences([probabilities(one.tests[0])], [probabilities(two.tests[0])], labels)
     assert found.differences["lesion"] == expected
     assert found.verdict.sentence.startswith("a and b: no difference that 90 test samples can show.")
     both = compare({"a": one, "c": evaluation(2)}, {"b": evaluation(1)}, ("FedMT", "Single"))
@@ -68,6 +68,6 @@ def test_the_error_says_what_differs():
 def test_the_predicted_class_stays_the_most_probable_one():
     """Probabilities of 0.3333 and 0.33331 are equal in float16; the prediction was made before."""
     tied = np.array([[0.25, 0.375, 0.375], [0.5, 0.5, 0.0]], np.float16)
-    found = _probabilities(Predicted("lesion", np.array([2, 0]), np.array([2, 0]), tied))
+    found = probabilities(Predicted("lesion", np.array([2, 0]), np.array([2, 0]), tied))
     assert found.argmax(1).tolist() == [2, 0]
     assert np.abs(found.numpy() - tied.astype(np.float32)).max() < 1e-7

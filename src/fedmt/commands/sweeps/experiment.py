@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedmt.commands.sweeps.figures import MEASURES
 from fedmt.config import read_toml
 from fedmt.config.errors import Origin, explain
 from fedmt.core.errors import FedmtError, listed, nearest
@@ -192,6 +193,11 @@ def _check_labels(file: ExperimentFile, origin: Origin) -> None:
             raise FedmtError(
                 f"{origin.place('show', number)}show: '{metric}' has values by class only, and a table shows "
                 "one per run."
+            )
+        if "." not in metric and metric not in METRICS and metric not in MEASURES:
+            raise FedmtError(
+                f"{origin.place('show', number)}show: no metric '{metric}'.{nearest(metric, METRICS)} Known: "
+                f"{listed(METRICS, 30)}."
             )
     for number, row in enumerate(file.rows):
         for column in row.cells:

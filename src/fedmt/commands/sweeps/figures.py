@@ -11,6 +11,16 @@ from fedmt.metrics import METRICS
 SHARES = ("confident_share", "pseudo_label_accuracy", "attack_success")
 """Measures of the training that are shares, and shown in percent as the metrics of that unit are."""
 
+MEASURES = (
+    *SHARES,
+    "attack_success",
+    "correspondence_error",
+    "prior_error",
+    "reference_loss",
+    "clipped_entries",
+)
+"""What a round's record has beside metrics and losses, as one number."""
+
 NESTED = ("mean_matrix", "tests")
 """Of a record: `{metric: {space: value}}` and `{test: {metric: value}}`."""
 

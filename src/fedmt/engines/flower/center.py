@@ -86,10 +86,14 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
             return work(task)
     except (Unable, NotAllowed, NotPrivate) as error:
         log.error("%s", error)
-        return _refuse(task, {"problem": str(error), "lost": isinstance(error, Lost)})
+        return _refuse(task, {"problem": _in_one_line(error), "lost": isinstance(error, Lost)})
     except Exception as error:
         _log(error)
         return _refuse(task, {"problem": "it failed; its own log says why"})
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _log(error: Exception) -> None:
@@ -146,7 +150,7 @@ def _check(task: Task) -> Message:
         raise
     except NotPrivate as error:
         log.error("%s", error)
-        facts["problem"] = f"it has a [privacy] of its own, and cannot keep it: {error}"
+        facts["problem"] = f"it has a [privacy] of its own, and cannot keep it: {_in_one_line(error)}"
     except Exception as error:
         _log(error)
         facts["problem"] = "its data or its center.toml has a problem, which its own log names"
