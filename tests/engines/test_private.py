@@ -18,6 +18,7 @@ from fedmt.engines.budget import Budget, planned_noise
 from fedmt.engines.eager import private
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss, scaled_sum
 from fedmt.engines.local import LocalEngine
+from fedmt.engines.site import Outcome
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, SemiFL, Training
 from fedmt.methods.base import NotPrivate
@@ -413,6 +414,14 @@ def test_a_private_center_counts_by_the_number_that_may_be_known(engine):
     spec = PrivacySpec(epsilon=4.0, delta=1e-3, size=50)
     running = engine(replace(PRIVATE, privacy=spec, training=replace(QUICK, weights="samples")))
     center, reference = running.federation.centers[0], running.federation.reference
-    assert len(center) == 40 and running._weight(center) == 50
-    assert running._weight(reference) == len(reference)
+    counted = {}
+
+    def add(name, update, weight, updates, number):
+        counted[name] = weight
+        return True
+
+    running._add = add
+    for member in (center, reference):
+        running._average(member, Outcome({}, {}, {"a": torch.zeros(1)}), None, 1)
+    assert len(center) == 40 and counted == {center.name: 50, reference.name: len(reference)}
     assert Budget(0).allow(running.method, center, {}, 1).noising.expected == 10.0

@@ -181,7 +181,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("fedmt.runs.folder.os.fsync", full)
+    monkeypatch.setattr("fedmt.runs.files.os.fsync", full)
     with pytest.raises(FedmtError, match=r"summary.json: the disk is full.*--resume"):
         write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
