@@ -627,10 +627,10 @@ import resource, sys
 from fedmt.commands import cli
 from fedmt.runs.folder import RunFolder
 real = RunFolder.save
-def save(self, state, keep):
+def save(self, state, *more):
     if state.round == 2:  # from now on no file may grow beyond a few kilobytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-    real(self, state, keep)
+    real(self, state, *more)
 RunFolder.save = save
 cli.main()
 """

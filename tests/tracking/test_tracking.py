@@ -321,7 +321,7 @@ def test_an_experiments_runs_share_a_folder(command, tmp_path):
     experiment = tmp_path / "two.toml"
     (tmp_path / "garments.toml").write_text(CONFIG.format(rounds=1, every=1, database="new"))
     experiment.write_text(
-        'title = "Two"\nconfig = "garments.toml"\nshow = ["garment"]\n'
+        'title = "Two"\nconfig = "garments.toml"\nshow = ["accuracy"]\n'
         '[[columns]]\nlabel = "a"\n[[rows]]\nlabel = "b"\n'
     )
     status, printed, err = command("reproduce", experiment, "--seeds", 2, "--jobs", 2, "--out", out)

@@ -15,6 +15,7 @@ import torch
 import fedmt
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError
+from fedmt.runs import files
 from fedmt.runs import folder as folder_module
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import Stopped, run
@@ -119,7 +120,7 @@ def test_a_kill_at_every_write(whole, tmp_path, monkeypatch):
     """Dies before and after each single file operation of the run, then resumes."""
     config, expected = whole
     settings = load_config(config)
-    real_flush, real_replace = folder_module._flush, Path.replace
+    real_flush, real_replace = files.flush, Path.replace
     calls = {"count": 0, "die_at": 10**9}
 
     def counted(operation, *arguments):
@@ -132,7 +133,8 @@ def test_a_kill_at_every_write(whole, tmp_path, monkeypatch):
             raise Killed
         return result
 
-    monkeypatch.setattr(folder_module, "_flush", lambda file: counted(real_flush, file))
+    for module in (files, folder_module):
+        monkeypatch.setattr(module, "flush", lambda file: counted(real_flush, file))
     monkeypatch.setattr(Path, "replace", lambda self, target: counted(real_replace, self, target))
     out = tmp_path / "run"
     deaths = 0
