@@ -8,7 +8,9 @@ Unchanged, they are the runs of `fedmt reproduce methods`.
 - Wrong column: a wanted class is said to belong to another of the centers' classes than it does. Unknown
   column: it is spread evenly over all of them; in one case a fifth of a wrong one is. The same columns at all
   centers of a label space, drawn by the seed; those of "1 wrong" and "2 wrong" are among those of "4 wrong".
-- Uneven classes: the non-IID split, gamma 0.9: two garments make up most of a center.
+- Uneven classes: the non-IID split, gamma 0.9: two garments make up most of a center. Long tail: 400 images,
+  of which the most frequent garment has 50 times as many as the rarest, in an order of the center's own.
+- Estimated prior: `method.prior = "estimated"`, the default; the others say that it is uniform.
 - Unrelated labels: each center's labels in a random order. Negative images: at every center, not in the test.
 - n reference images a class: 900 / n epochs of warm-up, so always as many steps; Single's 20 rounds have
   120 / n epochs each, at least 3.
@@ -45,7 +47,7 @@ from fedmt.data.sources.fashion_mnist import (
     read_fashion_mnist,
 )
 from fedmt.data.splits import iid_split
-from fedmt.data.uneven import non_iid_split
+from fedmt.data.uneven import long_tailed_split, non_iid_split
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images import pixel_statistics
@@ -55,6 +57,8 @@ from fedmt.methods import FedMT, Method, Single, Training
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 MATRICES = [GARMENT_TO_DEPARTMENT] * 4 + [GARMENT_TO_LAYER] * 4
 SAMPLES = 750
+TAILED = 400
+"""At each center with a long tail: of more, the frequent classes would run out."""
 
 Change = Callable[[Center, int], Center]
 """(a center, the seed) to the center with one thing changed."""
@@ -105,13 +109,15 @@ def unchanged(center: Center, seed: int) -> Center:
 
 @dataclass(frozen=True)
 class Case:
-    """method: the option `correspondence` of FedMT, or 'single'. gamma: of the non-IID split."""
+    """method: the option `correspondence` of FedMT, or 'single'. gamma: of the non-IID split. imbalance: of the
+    long-tailed one."""
 
     name: str
     method: str
     change: Change = unchanged
     prior: str = "uniform"
     gamma: float | None = None
+    imbalance: float | None = None
     per_class: int = 3
     training: dict[str, Any] = field(default_factory=dict)
 
@@ -124,6 +130,13 @@ def cases() -> list[Case]:
         Case("FedMT (T), 4 columns unknown", "given", with_wrong(4, spread=1)),
         Case("FedMT (T), uneven classes", "given", gamma=0.9),
         Case("FedMT (T), uneven classes, estimated prior", "given", prior="estimated", gamma=0.9),
+        *(
+            Case(f"FedMT ({name}), long tail{told}", known, prior=prior, imbalance=50)
+            for name, known in (("T", "given"), ("E", "estimated"))
+            for told, prior in (("", "uniform"), (", estimated prior", "estimated"))
+        ),
+        Case("FedMT (E), uneven classes, estimated prior", "estimated", prior="estimated", gamma=0.9),
+        Case("FedMT (T), 1 column wrong, estimated prior", "given", with_wrong(1), prior="estimated"),
         Case("FedMT (E), unrelated labels", "estimated", with_unrelated_labels),
         Case("FedMT (T), negative images at the centers", "given", with_negatives),
     ]
@@ -137,7 +150,9 @@ def cases() -> list[Case]:
 def federation(case: Case, seed: int) -> Federation:
     train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
     truth, count = train.labels["garment"], len(MATRICES)
-    if case.gamma is None:
+    if case.imbalance is not None:
+        split = long_tailed_split(truth, len(GARMENT), case.per_class, count, TAILED, case.imbalance, seed)
+    elif case.gamma is None:
         split = iid_split(truth, len(GARMENT), case.per_class, count, SAMPLES, seed)
     else:
         split = non_iid_split(truth, len(GARMENT), case.per_class, count, SAMPLES, case.gamma, seed)
