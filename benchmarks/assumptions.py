@@ -109,8 +109,8 @@ def unchanged(center: Center, seed: int) -> Center:
 
 @dataclass(frozen=True)
 class Case:
-    """method: the option `correspondence` of FedMT, or 'single'. gamma: of the non-IID split. imbalance: of the
-    long-tailed one."""
+    """method: the option `correspondence` of FedMT, or 'single'. gamma: of the non-IID split. imbalance: of
+    the long-tailed one."""
 
     name: str
     method: str
