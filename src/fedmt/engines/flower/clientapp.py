@@ -13,6 +13,7 @@ It is run as a file, by `python -IS`: nothing but Python's own library is import
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -75,10 +76,8 @@ class Residence:
 
     def start(self) -> socket.socket | None:
         """A new resident. What is sent before it listens waits for it."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink("socket", dir_fd=self.folder)
-        except FileNotFoundError:
-            pass
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(self.path)
             listening.listen()

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.clientapp import ClientApp
 from flwr.supercore.exit.exit_handler import add_exit_handler, trigger_exit_handlers
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from flwr.supernode.runtime import run_clientapp
@@ -32,10 +34,14 @@ def nothing(*_: Any, **__: Any) -> None:
     """In place of unpacking an app, and of installing what it asks for."""
 
 
-REPLACED = {
+REPLACED: dict[str, Callable[..., Any]] = {
     "install_from_fab": nothing,
     "install_app_dependencies": nothing,
     "get_load_client_app_fn": own_app,
+    # A message is announced before its node has all of it. Flower looks again after 1 s, then 2, 4 and so on.
+    "pull_and_inflate_object_from_tree": partial(
+        pull_and_inflate_object_from_tree, initial_backoff=0.05, backoff_cap=0.5, max_tries_per_object=None
+    ),
 }
 
 
@@ -93,7 +99,7 @@ def talk(arguments: Sequence[str], copy: Path) -> int:
     return 1
 
 
-def replace(replaced: dict[str, Callable[..., Any]]) -> None:
+def replace(replaced: Mapping[str, Callable[..., Any]]) -> None:
     missing = [name for name in replaced if not hasattr(run_clientapp, name)]
     if missing:  # another version of Flower: better no answer than code from elsewhere
         sys.exit(
