@@ -124,6 +124,8 @@ def relay(arguments: Sequence[str]) -> int | None:
         said = home.ask(connection, arguments, copy)
         if said and said != OTHER:
             return int(said)
+        if not os.path.exists(f"/proc/{node}"):
+            return 1  # it ended with its node, which waits for no answer
         killed += not said
         # A round of a private center is paid for when it begins: nobody but the coordinator repeats it.
         if killed == 2 or (home.private and os.fstat(copy).st_size):

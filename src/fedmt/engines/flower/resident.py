@@ -59,7 +59,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 def watch(node: int, relay: socket.socket | None, end: Callable[[], None]) -> Callable[[], None]:
     """Calls `end` when one of them has ended, from a thread of its own. Returns how to stop watching."""
     reading, writing = os.pipe()
-    ends = [reading, node, *([] if relay is None else [relay])]
+    ends: list[Any] = [reading, node, *([] if relay is None else [relay])]
 
     def wait() -> None:
         ready, _, _ = select.select(ends, [], [])
@@ -84,8 +84,9 @@ def serve(
 
     who: whose relays it answers, as they say it themselves. node: is readable when the node has ended.
     """
+    ends: list[Any] = [listening, node]
     while True:
-        ready, _, _ = select.select([listening, node], [], [], idle)
+        ready, _, _ = select.select(ends, [], [], idle)
         if node in ready:
             return "its node ended"
         if not ready:

@@ -67,7 +67,7 @@ class CenterFile(Section):
     threshold: int | None = Field(None, ge=2)
     allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
     privacy: PrivacySpec | None = None
-    resident: float = Field(IDLE, ge=0)
+    resident: float = Field(default=IDLE, ge=0)
 
     @property
     def broken_promises(self) -> list[str]:
