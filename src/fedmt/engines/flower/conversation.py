@@ -73,7 +73,7 @@ def talk(arguments: Sequence[str], copy: Path) -> int:
     """One conversation in a process that stays. arguments: those of `flwr-clientapp`. Returns its status.
 
     copy: a file of the relay's. A node hands out a message once, so it is copied there; if this process is
-    killed, the next one finds it.
+    killed, the next one finds it. Nobody but this user's relay and resident can write to it.
     """
 
     def pull(client: Any) -> Any:
