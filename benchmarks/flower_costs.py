@@ -8,11 +8,13 @@ HTTP, heartbeats and polling too. Overhead is the time of a round less the local
 memory is the largest of each process's own high-water marks (VmHWM), sampled while they run. --fresh: every
 message has a process of its own (`resident = 0` in center.toml).
 
-Measured 2026-11-15 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work (load 5 to 16), 23 GiB;
-Python 3.11.7, torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a
-round: 44.76 and 44.79 MB (bfloat16: 22.43 and 22.45). 3 centers, 2 rounds: 24.5 and 22.4 s a round, 17.8 s
-of it overhead, 33 CPU seconds. 10 centers, 1 round: 102 s, 92 s of it overhead, 142 CPU seconds. Peaks:
-ServerApp 1.0 GiB, SuperLink 0.7 and 1.1 GiB, ClientApp 0.75 GiB, SuperNode 0.35 GiB.
+Measured 2026-11-16 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work, 23 GiB; Python 3.11.7,
+torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a round: 44.76 and
+44.79 MB (bfloat16: 22.43 and 22.45). 3 centers, 2 rounds, in turns at load 4 to 6: with resident processes
+6.7 and 8.3 s of overhead a round, 13 CPU seconds; with --fresh 13.0 and 19.2 s, 26 CPU seconds. 10 centers,
+1 round, at load 8: 56 s, 47 s of it overhead, 75 CPU seconds (on 2026-11-15 with a process for every message,
+at load 5 to 16: 102 s, 92 s and 142). Peaks: ServerApp 1.2 to 1.4 GiB, SuperLink 0.8 and 1.0 GiB, a resident
+process 0.8 GiB, SuperNode 0.35 GiB, a relay 13 MiB.
 """
 
 from __future__ import annotations
