@@ -1,17 +1,20 @@
 """What a round over Flower costs beside the training: bytes, seconds, memory.
 
-    python benchmarks/flower_costs.py --centers 3 [--wire bfloat16] [--batch-norm static]
+    python benchmarks/flower_costs.py --centers 3 [--wire bfloat16] [--batch-norm static] [--fresh]
 
 ResNet-18 (11.2 M parameters) and a handful of images at each center, so that nearly all of a round is
 overhead. A proxy between each SuperNode and the SuperLink counts the bytes of its connections, all of them:
 HTTP, heartbeats and polling too. Overhead is the time of a round less the local engine's for the same. Peak
-memory is the largest of each process's own high-water marks (VmHWM), sampled while they run.
+memory is the largest of each process's own high-water marks (VmHWM), sampled while they run. --fresh: every
+message has a process of its own (`resident = 0` in center.toml).
 
-Measured 2026-11-15 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work (load 5 to 16), 23 GiB;
-Python 3.11.7, torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a
-round: 44.76 and 44.79 MB (bfloat16: 22.43 and 22.45). 3 centers, 2 rounds: 24.5 and 22.4 s a round, 17.8 s
-of it overhead, 33 CPU seconds. 10 centers, 1 round: 102 s, 92 s of it overhead, 142 CPU seconds. Peaks:
-ServerApp 1.0 GiB, SuperLink 0.7 and 1.1 GiB, ClientApp 0.75 GiB, SuperNode 0.35 GiB.
+Measured 2026-11-16 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work, 23 GiB; Python 3.11.7,
+torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a round: 44.76 and
+44.79 MB (bfloat16: 22.43 and 22.45). 3 centers, 2 rounds, in turns at load 4 to 6: with resident processes
+6.7 and 8.3 s of overhead a round, 13 CPU seconds; with --fresh 13.0 and 19.2 s, 26 CPU seconds. 10 centers,
+1 round, at load 8: 56 s, 47 s of it overhead, 75 CPU seconds (on 2026-11-15 with a process for every message,
+at load 5 to 16: 102 s, 92 s and 142). Peaks: ServerApp 1.2 to 1.4 GiB, SuperLink 0.8 and 1.0 GiB, a resident
+process 0.8 GiB, SuperNode 0.35 GiB, a relay 13 MiB.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ import torch
 
 import fedmt
 from fedmt.config import load_config
-from fedmt.engines.flower.processes import HOST, Deployment, family, free_port, write_app
+from fedmt.engines.flower.processes import HOST, Deployment, family, free_port, residents, write_app
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run
 
@@ -111,10 +114,10 @@ class Memory:
         self._deployment = deployment
 
     def sample(self) -> None:
-        for pid in [pid for started in self._deployment.started for pid in family(started.process.pid)]:
+        for pid in processes(self._deployment):
             try:
-                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                kind = next(Path(w).name for w in words if Path(w).name.startswith(("flower-", "flwr")))
+                words = [Path(w).name for w in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+                kind = next(w for w in words if w.startswith(("flower-", "flwr", "clientapp", "fedmt.")))
                 status = Path(f"/proc/{pid}/status").read_text()
                 mark = int(status.partition("VmHWM:")[2].split()[0]) / 1024
             except (OSError, StopIteration, IndexError, ValueError):
@@ -122,10 +125,16 @@ class Memory:
             self.peak[kind] = max(mark, self.peak.get(kind, 0.0))
 
 
+def processes(deployment: Deployment) -> set[int]:
+    """All that was started, the residents among them, whose parents have ended."""
+    started = [started.process.pid for started in deployment.started] + residents(deployment.folder)
+    return {pid for one in started for pid in family(one)}
+
+
 def cpu_seconds(deployment: Deployment) -> float:
     """Of all that was started, and of their children that have ended: other users' load does not count."""
     ticks = 0
-    for pid in {pid for started in deployment.started for pid in family(started.process.pid)}:
+    for pid in processes(deployment):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -135,7 +144,7 @@ def cpu_seconds(deployment: Deployment) -> float:
 
 
 def measure(
-    centers: int, rounds: int, wire: str, batch_norm: str, folder: Path, in_memory: Path
+    centers: int, rounds: int, wire: str, batch_norm: str, fresh: bool, folder: Path, in_memory: Path
 ) -> dict[str, object]:
     federation = folder / "federation.toml"
     federation.write_text(CONFIG.format(centers=centers, rounds=rounds, wire=wire, batch_norm=batch_norm))
@@ -149,9 +158,8 @@ def measure(
         width = len(str(centers))
         for number in range(1, centers + 1):
             name = f"center-{number:0{width}d}"
-            (folder / f"{name}.toml").write_text(
-                f'name = "{name}"\nstate = "state-{number}"\nfederation = "{federation}"\ndevice = "cpu"\n'
-            )
+            text = f'name = "{name}"\nstate = "state-{number}"\nfederation = "{federation}"\ndevice = "cpu"\n'
+            (folder / f"{name}.toml").write_text(text + ("resident = 0\n" if fresh else ""))
             proxies.append(Proxy(deployment.port))
             deployment.start_supernode(name, folder / f"{name}.toml", port=proxies[-1].port)
         memory = Memory(deployment)
@@ -177,6 +185,7 @@ def measure(
     down = [(b[1] - a[1]) / rounds for a, b in zip(first, last, strict=True)]
     return {
         "centers": centers,
+        "processes of the centers": "fresh" if fresh else "resident",
         "wire": wire,
         "batch_norm": batch_norm,
         "weights MB": round(weights / 1e6, 2),
@@ -205,9 +214,11 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--wire", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batch-norm", choices=("static", "static-reference"), default="static-reference")
+    parser.add_argument("--fresh", action="store_true", help="a process for every message")
     given = parser.parse_args()
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=shared) as fast:
         folder, in_memory = Path(scratch), Path(fast)
-        found = measure(given.centers, given.rounds, given.wire, given.batch_norm, folder, in_memory)
+        how = (given.centers, given.rounds, given.wire, given.batch_norm, given.fresh)
+        found = measure(*how, folder, in_memory)
     print(json.dumps(found, indent=2))

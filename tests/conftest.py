@@ -243,12 +243,12 @@ def command(
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Path]:
-    """A folder with the programs of warm.py: `fedmt`, `python-c CODE` and Flower's `flwr-clientapp`."""
+    """A folder with the programs of warm.py: `fedmt` and `python-c CODE`."""
     program = Path(__file__).with_name("warm.py")
     with tempfile.TemporaryDirectory(prefix="fedmt-") as name:  # a socket's path has to be short
         folder, path = Path(name), Path(name) / "socket"
         client = shlex.join([sys.executable, "-IS", str(program), "call", str(path)])
-        for called in ("fedmt", "python-c", "flwr-clientapp"):
+        for called in ("fedmt", "python-c"):
             (folder / called).write_text(f'#!/bin/sh\nexec {client} {called} "$@"\n')
             (folder / called).chmod(0o755)
         server = subprocess.Popen([sys.executable, str(program), "serve", str(path)], stdin=subprocess.PIPE)

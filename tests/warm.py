@@ -3,7 +3,6 @@
     python warm.py serve SOCKET                imports fedmt once, then forks for each command that comes
     python -IS warm.py call SOCKET fedmt …     a client of it, which stands in for the program of that name
     python -IS warm.py call SOCKET python-c CODE …
-    python -IS warm.py call SOCKET flwr-clientapp …
 
 Each command is a process of its own, with the client's folder, environment and open files. The client ends
 with its status, and a client that is killed takes it along. So a shell cannot tell the difference; only the
@@ -31,15 +30,11 @@ def call(path: str, arguments: list[str]) -> int:
 
 def serve(path: str) -> None:
     import importlib
-    from contextlib import suppress
 
     del sys.path[0]  # this folder
     for name in ("commands.cli", "commands.predicting", "training.run", "reports.report", "models.loaded"):
         importlib.import_module(f"fedmt.{name}")
     importlib.import_module("torchmetrics.functional.classification")  # when a run first measures
-    with suppress(ImportError):  # an extra; what is imported here has opened no connection
-        importlib.import_module("flwr.supernode.cli")
-        importlib.import_module("fedmt.engines.flower.center")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
         listening.listen()
@@ -97,11 +92,6 @@ def become(files: list[int], arguments: list[str], folder: str, environment: dic
         if arguments[0] == "python-c":
             sys.argv, sys.path[:0] = ["-c", *arguments[2:]], [""]
             exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
-        elif arguments[0] == "flwr-clientapp":
-            from flwr.supernode.cli import flwr_clientapp
-
-            sys.argv = arguments
-            flwr_clientapp()
         else:
             from fedmt.commands import cli
 

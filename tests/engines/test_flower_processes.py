@@ -1,8 +1,7 @@
 """The distributed engine over real SuperLink and SuperNode processes on loopback.
 
-A process starts for every message and takes seconds of one core, most of them to import torch. Here those of
-the centers begin with everything imported (`warm`); all others are Flower's own commands, and in the
-simulation and in `test_flower_secured.py` everything is. One deployment serves many tests, with tiny data and
+The centers' nodes are fedmt's own, and so each center has a resident process; all others are Flower's
+commands. One deployment serves many tests, with tiny data and
 few rounds; `test_flower_in_process.py` has the many combinations. Two rounds show what a center remembers:
 the second one begins with what the first left on its disk. FedMT with a given correspondence runs in the
 simulation, and with an estimated one where the coordinator is killed. Whatever is started is ended.
@@ -20,7 +19,8 @@ import torch
 pytest.importorskip("flwr")
 
 from fedmt.config import load_config
-from fedmt.engines.flower.processes import Deployment, Started, alive, write_app
+from fedmt.engines.flower.processes import Deployment, Started, alive, residents, write_app
+from fedmt.runs.audit import verify
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run
 
@@ -62,39 +62,50 @@ timeout = {timeout}
 TWO = "department = 1, layer = 1"
 THREE = "department = 2, layer = 1"
 
-FAULTY_APP = '''
-"""A center that can be told to fail: by faults.json beside its center.toml."""
-import json, time
+FAULTY_CENTERS = '''
+"""Python imports this when it starts: centers that can be told to fail, by faults.json beside center.toml."""
+import json, os, signal, sys, time
 from pathlib import Path
-from flwr.app import Message
-from flwr.clientapp import ClientApp
-from fedmt.engines.flower import center, task, wire
-
-app = ClientApp()
-app.query("check")(center.check)
-app.query("statistics")(center.statistics)
 
 
-@app.train()
-def train(message, context):
-    folder = Path(str(context.node_config["center"])).parent
-    facts = wire.facts_of(message.content)
-    name = task.find_settings(context).file.name
-    fault = json.loads((folder / "faults.json").read_text()).get(name, {}).get(str(facts["round"]))
-    if fault == "hang":
-        (folder / f"hanging-{name}").touch()
-        time.sleep(600)
-    reply = center.train(message, context)
-    said, update = wire.facts_of(reply.content), wire.tensors_of(reply.content, "update")
-    if fault == "late":
-        time.sleep(35)
-    elif fault == "NaN":
-        update = {k: v * float("nan") for k, v in update.items()}
-    elif fault == "shapes":
-        update = {k: v.flatten()[:1] for k, v in update.items()}
-    elif fault == "run":
-        said["run"] = "0" * 32
-    return Message(wire.message(said, update=wire.to_bytes(update)), reply_to=message)
+def install():
+    from flwr.app import Message
+    from fedmt.engines.flower import center, task, wire
+
+    def train(message, context):
+        folder = Path(str(context.node_config["center"])).parent
+        facts = wire.facts_of(message.content)
+        name = task.find_settings(context).file.name
+        faults = json.loads((folder / "faults.json").read_text())
+        fault = faults.get(name, {}).get(str(facts["round"]))
+        if fault == "hang":
+            (folder / f"hanging-{name}").touch()
+            time.sleep(600)
+        reply = center.train(message, context)
+        if fault is None:
+            return reply
+        if fault == "killed":
+            killed = folder / f"killed-{name}"
+            if not killed.exists():
+                killed.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return reply
+        said, update = wire.facts_of(reply.content), wire.tensors_of(reply.content, "update")
+        if fault == "late":
+            time.sleep(35)
+        elif fault == "NaN":
+            update = {k: v * float("nan") for k, v in update.items()}
+        elif fault == "shapes":
+            update = {k: v.flatten()[:1] for k, v in update.items()}
+        elif fault == "run":
+            said["run"] = "0" * 32
+        return Message(wire.message(said, update=wire.to_bytes(update)), reply_to=message)
+
+    center.app._registered_funcs["train.default"] = train
+
+
+if "fedmt.engines.flower.resident" in sys.orig_argv or "fedmt.engines.flower.conversation" in sys.orig_argv:
+    install()
 '''
 
 
@@ -158,18 +169,22 @@ def test_simulation(tmp_path) -> None:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory, warm) -> Iterator[Deployment]:
-    """A SuperLink and two nodes."""
+def deployment(tmp_path_factory) -> Iterator[Deployment]:
+    """A SuperLink and two nodes, with centers that fail when faults.json says so."""
     folder = tmp_path_factory.mktemp("deployment")
     write_app(folder / "app")
+    (folder / "faults.json").write_text("{}")
+    (folder / "python").mkdir()
+    (folder / "python" / "sitecustomize.py").write_text(FAULTY_CENTERS)
     federation = write_config(folder / "federation.toml", 'name = "fedmt"')
     with Deployment(folder) as running:
-        running.environment["PATH"] = f"{warm}{os.pathsep}{running.environment['PATH']}"
+        paths = [str(folder / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        running.environment["PYTHONPATH"] = os.pathsep.join(paths)
         running.start_superlink()
         for number in (1, 2):
             running.start_supernode(f"node-{number}", write_center(folder, number, federation))
         yield running
-        started = [pid for process in running.started for pid in process.family()]
+        started = [pid for process in running.started for pid in process.family()] + residents(folder)
     # Nothing is left behind.
     until(lambda: not any(map(alive, started)), "the end of all processes", 15)
 
@@ -178,6 +193,7 @@ def deployment(tmp_path_factory, warm) -> Iterator[Deployment]:
 def side_by_side(deployment) -> dict[str, Started]:
     """Two runs at once on the same nodes, which is quicker; they know nothing of each other."""
     folder = deployment.folder
+    (folder / "faults.json").write_text(json.dumps({"center-2": {"1": "killed"}}))
     federation = write_config(
         folder / "kept.toml", 'name = "fedrep"', 'name = "scaffold"', batch_norm="running"
     )
@@ -192,12 +208,39 @@ def side_by_side(deployment) -> dict[str, Started]:
 
 def test_same_result(deployment, side_by_side) -> None:
     """The local engine and Flower end in the same weights, to the bit. FedRep with SCAFFOLD is the pair that
-    keeps most at the centers, on their disks: heads and control variates."""
+    keeps most at the centers, on their disks: heads and control variates. The process of one center is killed
+    at the end of its part of round 1, before it could answer; a new one takes its message over."""
     folder = deployment.folder
     said = finished(side_by_side["kept"])
     assert (folder / "kept" / "summary.json").exists(), said
+    assert not alive(int((folder / "killed-center-2").read_text()))
+    centers = RunFolder(folder / "kept").metrics()[1]["centers"]
+    assert not any("left_out" in record for record in centers.values()), said
     run(load_config(folder / "kept.toml"), folder / "kept-local")
     assert_same(folder / "kept", folder / "kept-local")
+
+
+def test_two_nodes_on_one_machine_do_not_mix_up_their_centers(deployment, side_by_side) -> None:
+    """They have the same home and the same user. Each has a resident process, which wrote its log alone."""
+    folder = deployment.folder
+    finished(side_by_side["kept"])
+    commands = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in residents(folder)]
+    assert sorted(words[3] for words in commands) == [str(folder / f"node-{n}.toml") for n in (1, 2)]
+    assert len({words[5] for words in commands}) == 2  # the nodes that they end with
+    sent = []
+    for number in (1, 2):
+        entries, problems = verify(folder / f"state-{number}" / "audit.jsonl")
+        assert problems == []
+        sent.append({e["message"] for e in entries if e["event"] == "sent"})
+        assert (folder / f"state-{number}" / "resident").stat().st_mode & 0o777 == 0o700
+    assert sent[0] and sent[1] and not sent[0] & sent[1]
+    # By the coordinator's log, each message went to the center whose own log has the answer.
+    entries, _ = verify(folder / "kept" / "audit.jsonl")
+    for number, messages in zip((1, 2), sent, strict=True):
+        asked = {
+            e["message"] for e in entries if e["event"] == "received" and e["center"] == f"center-{number}"
+        }
+        assert asked and asked <= messages
 
 
 def test_a_mismatch_stops_the_run(deployment, side_by_side) -> None:
@@ -241,8 +284,6 @@ def test_faults(deployment) -> None:
     """Each is left out of its round, named, and welcomed back: NaN, wrong shapes, a node that is killed while
     it trains, a late answer, an answer for an unknown run."""
     folder = deployment.folder
-    app = write_app(folder / "faulty-app", "faulty-app", center="faulty:app")
-    (app / "faulty.py").write_text(FAULTY_APP)
     method = (
         'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"\nprojection = "all"'
     )
@@ -256,10 +297,12 @@ def test_faults(deployment) -> None:
     }
     (folder / "faults.json").write_text(json.dumps(faults))
     deployment.start_supernode("node-3", folder / "node-3.toml")
-    started = deployment.start_run(app, federation, folder / "faults", "run-faults")
+    started = deployment.start_run(folder / "app", federation, folder / "faults", "run-faults")
     until(lambda: (folder / "hanging-center-1").exists(), f"round 2:\n{started.output()}")
     node = next(s for s in deployment.started if s.log.name == "supernode-node-1.log")
+    hanging = [pid for pid in residents(folder) if "node-1.toml" in Path(f"/proc/{pid}/cmdline").read_text()]
     node.kill()
+    until(lambda: not any(map(alive, hanging)), "the end of the resident of the killed node", 15)
     deployment.start_supernode("node-1", folder / "node-1.toml")
     said = finished(started)
     records = [m["centers"] for m in RunFolder(folder / "faults").metrics()]

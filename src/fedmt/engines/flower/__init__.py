@@ -21,8 +21,10 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     trail.py        what passes, in the audit log of each side
     keys.py         fingerprints and signatures; a throw-away authority and keys, to try it
     node.py         starts a SuperNode that runs fedmt alone, unless this machine's clock is wrong
-    clientapp.py    the program that it starts for each message
+    clientapp.py    the program that it starts for each message, a relay to a process that stays
+    resident.py     that process
+    conversation.py what is said about a message between a SuperNode and a center's process
     processes.py    a whole deployment on one machine, for the demo, the tests and the benchmark
 
-Nothing is imported here: a center's process starts anew for every message.
+Nothing is imported here: the relay starts anew for every message.
 """

@@ -42,6 +42,7 @@ from fedmt.engines.flower.trail import described, versions
 from fedmt.engines.site import Outcome, Site
 from fedmt.engines.summing import arrays, moments
 from fedmt.methods.base import NotPrivate
+from fedmt.methods.training import Training
 
 log = logging.getLogger("flwr")
 
@@ -238,13 +239,29 @@ def _site(task: Task, plan: Plan) -> Site:
     method = replace(build_method(config), privacy=file.privacy).knowing(plan.wanted)
     strategy = build_strategy(config)
     budget = Budget(None, LedgerFile(file.state).charge)
-    device = pick_device(file.device)
-    trainer = Trainer(plan.network(), method.training, device, plan.input, config.precision)
+    trainer = _trainer(plan, task.facts["plan"], method.training, pick_device(file.device))
     names = [space.name for space in plan.spaces]
     transforms = build_transforms(config)
     return Site(
         trainer, method, strategy, names, config.seed, lambda phase: nullcontext(), transforms, budget
     )
+
+
+_kept: list[tuple[Any, Trainer]] = []
+"""The last trainer of this process, and what it was made for. A resident process uses it again."""
+
+
+def _trainer(plan: Plan, raw: Any, training: Training, device: torch.device) -> Trainer:
+    """The trainer of a plan. What it was last loaded with has no part in a round: a message brings all of the
+    model, or the center has it on its disk."""
+    made_for = (raw, training, device)
+    precision = plan.config.precision
+    if not _kept or _kept[0][0] != made_for:
+        _kept.clear()  # before the next: there may be no room for both
+        _kept.append((made_for, Trainer(plan.network(), training, device, plan.input, precision)))
+    # For the whole process, which may have trained in another precision before.
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
+    return _kept[0][1]
 
 
 def _center(task: Task, plan: Plan, site: Site) -> Center:

@@ -8,7 +8,8 @@ gracefully" and no reason. So this asks the coordinator for the time first, as a
 
 A SuperNode starts a program for every task that the coordinator gives it: `flwr-clientapp`, or others for
 agents, models and connectors. All of them run what the coordinator sends. Programs of the same names, put
-first on its path, answer with fedmt's own app (`clientapp`), and refuse the rest.
+first on its path, answer with fedmt's own app (`clientapp`), and refuse the rest. Where the center's file is,
+they learn from the environment, so that nodes with the same home do not mix up their centers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import os
+import re
 import shlex
 import ssl
 import sys
@@ -25,6 +27,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from fedmt.core.errors import FedmtError
+from fedmt.engines.flower import clientapp
+from fedmt.engines.flower.clientapp import CENTER
 
 AHEAD, BEHIND = 5, 305
 """Seconds that Flower 1.41 tolerates (SYSTEM_TIME_TOLERANCE, and TIMESTAMP_TOLERANCE in addition)."""
@@ -85,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--superlink", default="127.0.0.1:8000")
     parser.add_argument("--root-certificates", type=Path)
     parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--node-config", default="")
     known, _ = parser.parse_known_args(given)
     try:
         check_clock(known.superlink, known.root_certificates, known.insecure)
@@ -93,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     programs = write_programs(Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "fedmt-programs")
     os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    os.environ.pop(CENTER, None)
+    if found := re.search(r"""(?:^|\s)center\s*=\s*(?:"([^"]+)"|'([^']+)')""", known.node_config):
+        os.environ[CENTER] = found[1] or found[2]
     os.execvp("flower-supernode", ["flower-supernode", *given])
 
 
@@ -100,7 +108,7 @@ def write_programs(folder: Path) -> Path:
     """The programs that a SuperNode starts, by the names that Flower gives them."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = folder.resolve()
-    own = f'exec {shlex.quote(sys.executable)} -m fedmt.engines.flower.clientapp "$@"'
+    own = f'exec {shlex.join([sys.executable, "-IS", clientapp.__file__])} "$@"'
     refusal = "echo 'fedmt: the coordinator asked for a task that is not fedmt; it was refused.' >&2; exit 1"
     for name in PROGRAMS:
         part = folder / f"{name}.{os.getpid()}"

@@ -1,6 +1,6 @@
 """What the coordinator tells the centers of a run: how to train, in which spaces, with which network.
 
-It goes with every message, since a center's process starts anew for each; it is a few kilobytes. What it
+It goes with every message, since a center's process may start anew for each; it is a few kilobytes. What it
 does not have is anything of the coordinator's data, or of another center.
 """
 

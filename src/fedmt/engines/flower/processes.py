@@ -142,6 +142,17 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def residents(folder: Path) -> list[int]:
+    """The resident processes of centers whose center.toml is in this folder or below it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_text().split("\0") if entry.name.isdigit() else []
+            if "fedmt.engines.flower.resident" in words and folder in Path(words[3]).parents:
+                found.append(int(entry.name))
+    return found
+
+
 def alive(pid: int) -> bool:
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -268,12 +279,12 @@ class Deployment:
         insecure: bool | None = None,
         config: str = "",
         port: int | None = None,
+        own: bool = True,
     ) -> Started:
         """key, authority, insecure: others than the deployment's own, to show that they are refused.
-        config: more for --node-config. port: of the SuperLink, where it is not reached directly."""
-        # Without keys it is for tests, which may send apps with code in them.
-        secured = [sys.executable, "-m", "fedmt.engines.flower.node"]
-        command = secured if self.keys is not None else ["flower-supernode"]
+        config: more for --node-config. port: of the SuperLink, where it is not reached directly. own: it runs
+        fedmt and nothing else; not so Flower's, which runs what the coordinator sends."""
+        command = [sys.executable, "-m", "fedmt.engines.flower.node"] if own else ["flower-supernode"]
         command += ["--superlink", f"{HOST}:{port or self.proxy or self.port}"]
         command += ["--host", HOST, "--port", str(free_port())]
         command += ["--node-config", f'center="{center}" {config}'.strip()]

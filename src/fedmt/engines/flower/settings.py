@@ -23,6 +23,7 @@ from fedmt.data.loading import Vocabulary, load_center
 from fedmt.data.sources import SOURCES
 from fedmt.data.specs import CenterSpec, CorrespondenceSpec, SourceSpec, fingerprint_at
 from fedmt.engines.flower.allowing import BUILT_IN, built_in_names, check_names
+from fedmt.engines.flower.clientapp import IDLE
 from fedmt.engines.flower.keys import Key, read_private_key
 from fedmt.engines.flower.plan import Plan
 from fedmt.privacy import PrivacySpec
@@ -47,6 +48,7 @@ class CenterFile(Section):
     allow: what a coordinator's plan may name: 'built-in' for all that come with fedmt, or single names of
     methods, strategies, networks and the like, 'package.module:Name' of code on this machine among them.
     privacy: what it promises each of its records, whatever the coordinator asks for.
+    resident: seconds that its process waits for the next message; 0: each message has a process of its own.
     """
 
     name: str = Field(min_length=1)
@@ -65,6 +67,7 @@ class CenterFile(Section):
     threshold: int | None = Field(None, ge=2)
     allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
     privacy: PrivacySpec | None = None
+    resident: float = Field(default=IDLE, ge=0)
 
     @property
     def broken_promises(self) -> list[str]:
