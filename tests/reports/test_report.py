@@ -217,7 +217,7 @@ def test_a_run_of_an_earlier_version_is_read_as_today_s(real, tmp_path):
 
 def test_images_only_when_asked_for(real, tmp_path):
     report([real], tmp_path / "without.html")
-    assert "data:image" not in (tmp_path / "without.html").read_text()
+    assert "data:image/png" not in (tmp_path / "without.html").read_text()
     report([real], tmp_path / "with.html", with_images=True)
     (shown,) = page_data(tmp_path / "with.html")["runs"]
     mistakes = shown["mistakes"]["garment"]
@@ -312,8 +312,11 @@ def test_the_priors_of_a_run_are_in_its_evaluation(real, tmp_path):
     found = read_evaluation(real / "evaluation.npz").priors
     assert found["own"] == pytest.approx([0.1] * 10) and found["reference"] == pytest.approx([0.1] * 10)
     assert sum(found["centers"]) == pytest.approx(1) and found["centers"] != found["own"]
+    each = read_evaluation(real / "evaluation.npz").center_priors
+    assert len(each) == 2 and all(sum(shares) == pytest.approx(1) for shares in each.values())
     model = load(real, "cpu")
     assert list(model.priors["centers"].values()) == pytest.approx(found["centers"], abs=1e-6)
     report([real], tmp_path / "page.html")
     (run,) = page_data(tmp_path / "page.html")["runs"]
     assert run["centers"][1]["prior_error"] > 0 and "prior_error" in run["curves"]
+    assert len(run["centers"][1]["prior"]) == 10 and "prior" not in run["centers"][0]
