@@ -180,7 +180,7 @@ def _common(labels: Sequence[str]) -> str:
     'thyroid-fedmt'
     """
     found = re.sub(r"[\s/_.(,-]*(seed)?[\s/_.(,=-]*$", "", _beginning(labels), flags=re.I)
-    return found or labels[0]
+    return found or " and ".join(labels)
 
 
 def _beginning(labels: Sequence[str]) -> str:
