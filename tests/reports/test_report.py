@@ -245,6 +245,26 @@ def test_centers_and_what_they_missed(make_run, tmp_path):
     assert len(shown["truths"]) == 1  # shared by four centers, kept once
 
 
+def test_a_given_m_and_the_privacy_spent_are_shown(make_run, tmp_path):
+    made = Source(make_run(tmp_path / "run", estimated=False)).reported("run")
+    spending = [
+        {**r, "centers": {n: {**c, "privacy_spent": r["round"] / 4} for n, c in r["centers"].items()}}
+        for r in made.metrics
+    ]
+    settings = {**made.settings, "privacy": {"epsilon": 3.0}}
+    (shown,) = content("t", "", [replace(made, metrics=spending, settings=settings)])["runs"]
+    assert shown["centers"][1]["privacy"] == {"spent": 2.0, "of": 3.0}
+    assert "privacy" not in shown["centers"][0]
+    assert shown["estimates"] == [] and shown["method"] == "fedmt, M given"
+    assert [(g["center"], g["space"], g["truth"]) for g in shown["given"]] == [
+        (f"center-{c}", "coarse", 0) for c in range(4)
+    ]
+    # A method that uses no M has none to show, even where one is known.
+    alone = {**made.settings, "method": {"name": "single"}}
+    (shown,) = content("t", "", [replace(made, settings=alone)])["runs"]
+    assert shown["given"] == [] and shown["truths"] == []
+
+
 def test_the_page_is_whole_and_names_are_only_text(make_run, tmp_path):
     made = Source(make_run(tmp_path / "run")).reported("</script><b>")
     page = render(content("<i>title", "", [made]))

@@ -41,7 +41,8 @@ def operating_points(scores: Numbers, positive: Numbers, points: int) -> Numbers
     else:
         kept = np.arange(len(along))
     kept = np.append(kept, np.full(points - len(kept), kept[-1]))
-    return np.stack([threshold, sensitivity, fall_out], 1)[kept]
+    found: Numbers = np.stack([threshold, sensitivity, fall_out], 1)[kept]
+    return found
 
 
 def curves(labels: Numbers, probabilities: Numbers, classes: int) -> dict[str, Any]:

@@ -30,12 +30,13 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     for (let i = 0; i <= rows; i++) { context.moveTo(left, i * size); context.lineTo(left + columns * size, i * size); }
     for (let j = 0; j <= columns; j++) { context.moveTo(left + j * size, 0); context.lineTo(left + j * size, rows * size); }
     context.stroke();
-    context.font = font; context.fillStyle = ink(); context.textBaseline = "middle"; context.textAlign = "right";
+    const small = size < 14 ? "9px system-ui, sans-serif" : font;  // names must not lie on each other
+    context.font = small; context.fillStyle = ink(); context.textBaseline = "middle"; context.textAlign = "right";
     rowNames.forEach((name, i) => context.fillText(cut(context, name, left - 6 - (options.rows ? 20 : 0)), left - 5, (i + 0.5) * size));
     context.textAlign = "center"; context.font = "600 " + font;
     if (options.columns) context.fillText(options.columns, left + size * columns / 2, height - 9);
     if (options.rows) { context.save(); context.translate(9, size * rows / 2); context.rotate(-Math.PI / 2); context.fillText(cut(context, options.rows, Math.max(60, size * rows)), 0, 0); context.restore(); }
-    context.font = font; context.textAlign = "right";
+    context.font = small; context.textAlign = "right";
     columnNames.forEach((name, j) => {
       context.save(); context.translate(left + (j + 0.6) * size, rows * size + 6); context.rotate(-Math.PI / 3);
       context.fillText(cut(context, name, 142), 0, 0); context.restore();
