@@ -14,12 +14,13 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).parent.parent / "docs" / "figures" / "report.png"
-WIDTH = 1100
+WIDTH = 1440
 
 # Of the curves the accuracies alone, of the correspondences M-hat beside M; the page has more.
 LEFT_OUT = """
-#curve-charts figure:nth-child(n + 4), #m-body > figure, #m-body > .controls, details, .said,
-#classes, #centers, #again, #detail-controls { display: none !important; }
+#curve-charts figure:nth-child(n + 4), #curve-charts > p, #m-body > .grid, #m-body > .controls,
+#m-body > .note:last-of-type, #metrics, #classes, #centers, #again, #detail-controls,
+details, .said { display: none !important; }
 """
 
 

@@ -21,8 +21,9 @@ from fedmt.runs.folder import RunFolder
 MakeRun = Callable[..., Path]
 
 
-def config_text(method: str, rounds: int) -> str:
+def config_text(method: str, rounds: int, seed: int = 0) -> str:
     raw = {
+        "seed": seed,
         "method": {"name": method},
         "training": {"rounds": rounds},
         "model": {"backbone": "small_cnn"},
@@ -81,7 +82,11 @@ def record(
 
 @pytest.fixture(scope="session")
 def make_run() -> MakeRun:
-    """classes of the wanted space 'fine', `groups` of the centers' 'coarse'; unfinished: no summary."""
+    """classes of the wanted space 'fine', `groups` of the centers' 'coarse'; unfinished: no summary.
+
+    skill: how far the true class stands out. same_tests: test labels that do not depend on the seed.
+    estimated: with M-hat; else M is given. training_seed: the seed in the config.
+    """
 
     def make(
         path: Path,
@@ -95,11 +100,16 @@ def make_run() -> MakeRun:
         evaluated: bool = True,
         names: tuple[str, ...] | None = None,
         seed: int = 0,
+        skill: float = 1.5,
+        same_tests: bool = False,
+        estimated: bool = True,
+        training_seed: int = 0,
+        temperature: float | None = None,
     ) -> Path:
         rng = np.random.default_rng(seed)
         path.mkdir(parents=True)
         folder = RunFolder(path)
-        folder.config_file.write_text(config_text(method, rounds))
+        folder.config_file.write_text(config_text(method, rounds, training_seed))
         done = rounds if finished else rounds // 2
         fine = names or tuple(f"kind {k}" for k in range(classes))
         truth = np.eye(groups, dtype=np.float32)[:, np.arange(classes) % groups]
@@ -110,12 +120,14 @@ def make_run() -> MakeRun:
             noisy = truth + 0.3 * rng.random(truth.shape, dtype=np.float32)
             known = Correspondence(truth, wanted, coarse, "test")
             members.append(Member(f"center-{c}", coarse, known, 100 + c))
-            estimates[f"center-{c}"] = noisy / noisy.sum(0)
+            if estimated:
+                estimates[f"center-{c}"] = noisy / noisy.sum(0)
         tests = []
+        drawn = np.random.default_rng(99) if same_tests else rng
         for space, size in (("fine", classes), ("coarse", groups)):
-            labels = rng.integers(size, size=samples)
+            labels = drawn.integers(size, size=samples)
             scores = rng.random((samples, size)) ** 3
-            scores[np.arange(samples), labels] += 1.5 * rng.random(samples)
+            scores[np.arange(samples), labels] += skill * rng.random(samples)
             scores /= scores.sum(1, keepdims=True)
             tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
         spaces = {"fine": fine, "coarse": coarse.classes}
@@ -124,7 +136,10 @@ def make_run() -> MakeRun:
             [0.5 + 0.5 / len(fine), *[0.5 / len(fine)] * (len(fine) - 1)],
         )
         priors = {"own": even, "reference": even, "centers": uneven}
-        evaluation = Evaluation(done, spaces, members, tests, estimates, "reference", priors=priors)
+        own = {f"center-{c}": uneven for c in range(centers)}
+        evaluation = Evaluation(
+            done, spaces, members, tests, estimates, "reference", priors=priors, center_priors=own
+        )
         with patch.multiple(intervals, FEWEST=20, MOST=20):  # nobody looks how good they are
             measured = measured_again(evaluation)
         with folder.metrics_file.open("w") as file:
@@ -144,6 +159,7 @@ def make_run() -> MakeRun:
                     "seed": 0,
                     "device": "cpu",
                     "threads": 1,
+                    **({"calibration": {"temperature": temperature}} if temperature else {}),
                     "versions": {"fedmt": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
                 }
             )

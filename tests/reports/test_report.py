@@ -217,7 +217,7 @@ def test_a_run_of_an_earlier_version_is_read_as_today_s(real, tmp_path):
 
 def test_images_only_when_asked_for(real, tmp_path):
     report([real], tmp_path / "without.html")
-    assert "data:image" not in (tmp_path / "without.html").read_text()
+    assert "data:image/png" not in (tmp_path / "without.html").read_text()
     report([real], tmp_path / "with.html", with_images=True)
     (shown,) = page_data(tmp_path / "with.html")["runs"]
     mistakes = shown["mistakes"]["garment"]
@@ -243,6 +243,26 @@ def test_centers_and_what_they_missed(make_run, tmp_path):
     assert center["reasons"] == {"no sample is confident": center["missed"]["abstained"]}
     assert center["trained"] + sum(center["missed"].values()) == 20
     assert len(shown["truths"]) == 1  # shared by four centers, kept once
+
+
+def test_a_given_m_and_the_privacy_spent_are_shown(make_run, tmp_path):
+    made = Source(make_run(tmp_path / "run", estimated=False)).reported("run")
+    spending = [
+        {**r, "centers": {n: {**c, "privacy_spent": r["round"] / 4} for n, c in r["centers"].items()}}
+        for r in made.metrics
+    ]
+    settings = {**made.settings, "privacy": {"epsilon": 3.0}}
+    (shown,) = content("t", "", [replace(made, metrics=spending, settings=settings)])["runs"]
+    assert shown["centers"][1]["privacy"] == {"spent": 2.0, "of": 3.0}
+    assert "privacy" not in shown["centers"][0]
+    assert shown["estimates"] == [] and shown["method"] == "fedmt, M given"
+    assert [(g["center"], g["space"], g["truth"]) for g in shown["given"]] == [
+        (f"center-{c}", "coarse", 0) for c in range(4)
+    ]
+    # A method that uses no M has none to show, even where one is known.
+    alone = {**made.settings, "method": {"name": "single"}}
+    (shown,) = content("t", "", [replace(made, settings=alone)])["runs"]
+    assert shown["given"] == [] and shown["truths"] == []
 
 
 def test_the_page_is_whole_and_names_are_only_text(make_run, tmp_path):
@@ -312,8 +332,11 @@ def test_the_priors_of_a_run_are_in_its_evaluation(real, tmp_path):
     found = read_evaluation(real / "evaluation.npz").priors
     assert found["own"] == pytest.approx([0.1] * 10) and found["reference"] == pytest.approx([0.1] * 10)
     assert sum(found["centers"]) == pytest.approx(1) and found["centers"] != found["own"]
+    each = read_evaluation(real / "evaluation.npz").center_priors
+    assert len(each) == 2 and all(sum(shares) == pytest.approx(1) for shares in each.values())
     model = load(real, "cpu")
     assert list(model.priors["centers"].values()) == pytest.approx(found["centers"], abs=1e-6)
     report([real], tmp_path / "page.html")
     (run,) = page_data(tmp_path / "page.html")["runs"]
     assert run["centers"][1]["prior_error"] > 0 and "prior_error" in run["curves"]
+    assert len(run["centers"][1]["prior"]) == 10 and "prior" not in run["centers"][0]

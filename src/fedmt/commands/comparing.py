@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from fedmt.commands.steps import next_step
-from fedmt.config.schema import find_input
 from fedmt.core.errors import FedmtError
-from fedmt.inputs import DEFAULT_INPUT
 from fedmt.metrics import METRICS
 from fedmt.metrics.comparing import Difference
+from fedmt.reports.answer import noun
 from fedmt.reports.report import Source, distinct
 from fedmt.runs.comparison import Comparison, compare
 from fedmt.runs.evaluation import Evaluation
@@ -62,11 +60,6 @@ def evaluated(source: Source, folder: Path) -> Evaluation:
         why = " ".join(reported.notes) or "It was not tested: there are no [[tests]] in its config."
         raise FedmtError(f"{folder}: there are no test predictions to compare. {why}")
     return reported.evaluation
-
-
-def noun(settings: Mapping[str, Any]) -> str:
-    """What one test sample of a run is called: `test image`."""
-    return f"test {find_input(settings.get('input', DEFAULT_INPUT.name)).word}"
 
 
 def table(space: str, found: Sequence[Comparison], metrics: Sequence[str]) -> Table:

@@ -18,13 +18,17 @@ def report(
         bool,
         typer.Option("--with-images", help="Put the most confident mistakes into the page, as test images."),
     ] = False,
+    notice: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the page says about its use, at the top.")
+    ] = None,
 ) -> None:
     """One HTML page of one run, or a comparison of several: opens from disk, needs no network."""
     from fedmt.commands.steps import SAMPLES, next_step
+    from fedmt.reports.provenance import NOTICE
     from fedmt.reports.report import report as write_report
     from fedmt.training.progress import make_console
 
-    write_report(runs, out, title, with_images)
+    write_report(runs, out, title, with_images, notice=NOTICE if notice is None else notice)
     console = make_console()
     console.print(f"Report: {out}", soft_wrap=True)
     next_step(console, "predict", runs[0], SAMPLES)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmt.commands.comparing import noun
 from fedmt.commands.steps import next_step, stopped
 from fedmt.config import Config
 from fedmt.config.variants import load_variant
 from fedmt.core.errors import FedmtError
 from fedmt.methods import METHODS
+from fedmt.reports.answer import noun
 from fedmt.runs.comparison import Comparison, compare
 from fedmt.runs.evaluation import read_evaluation
 from fedmt.runs.folder import RunFolder

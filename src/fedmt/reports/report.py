@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from fedmt.data.member import Member
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
-from fedmt.reports.content import ReportedRun, content, render
+from fedmt.reports.content import content, render
+from fedmt.reports.provenance import NOTICE, origin_of
+from fedmt.reports.reported import ReportedRun
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.files import write_atomically, writing
 from fedmt.runs.folder import RunFolder, existing_run
@@ -34,8 +37,12 @@ def report(
     with_images: bool = False,
     intro: str = "",
     labels: Sequence[str] | None = None,
+    notice: str = NOTICE,
 ) -> None:
-    """Writes the page of one run or the comparison of several. labels: by default the folders' names."""
+    """Writes the page of one run or the comparison of several. labels: by default the folders' names.
+
+    notice: what the page says about its use.
+    """
     if out.is_dir():
         raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
     given = len(folders)
@@ -46,9 +53,10 @@ def report(
         if not run.metrics:
             raise FedmtError(f"{path}: no round is finished yet; report it when one is, or `fedmt watch` it.")
     title = title or (names[0] if given == 1 else f"Comparison of {given} runs")
+    page = render(content(title, intro, runs, notice, datetime.date.today()))
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, render(content(title, intro, runs)).encode())
+    write_atomically(out, page.encode())
 
 
 def _baselines(folders: Sequence[Path]) -> list[Path]:
@@ -116,7 +124,15 @@ class Source:
             notes.append(f"Predictions and M-hat are those of round {evaluation.round}.")
         mistakes = self._mistakes(evaluation, notes) if with_images and evaluation is not None else {}
         return ReportedRun(
-            label, metrics, self.settings, self.text, self.summary(), evaluation, notes, mistakes
+            label,
+            metrics,
+            self.settings,
+            self.text,
+            self.summary(),
+            evaluation,
+            notes,
+            mistakes,
+            origin_of(self.folder),
         )
 
     def summary(self) -> dict[str, Any] | None:

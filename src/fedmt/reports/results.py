@@ -13,7 +13,8 @@ from fedmt.core.priors import answers_for
 from fedmt.metrics import EVEN_HANDED, HEADLINE
 from fedmt.metrics.calibration_error import expected_calibration_error
 from fedmt.metrics.measuring import Answers, recorded, values
-from fedmt.reports.scores import confusion, reliability
+from fedmt.reports.scores import Numbers, confusion, reliability
+from fedmt.reports.thresholds import curves
 from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
 
 
@@ -83,21 +84,37 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
     return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
 
 
-def predictions(test: Predicted, classes: int) -> dict[str, Any]:
-    """The predictions in one label space, as the diagrams need them; `by_class` has the metrics."""
+def predictions(test: Predicted, classes: int, temperature: float | None = None) -> dict[str, Any]:
+    """The predictions in one label space, as the diagrams need them; `by_class` has the metrics.
+
+    temperature: that was fitted; the calibration is then shown with it, too.
+    """
     counts = confusion(test.labels, test.predicted, classes)
     right = test.predicted == test.labels
-    rows = np.arange(len(test.labels))
-    bins = reliability(test.probabilities[rows, test.predicted].astype(np.float64), right)
-    probabilities, labels = (
-        torch.from_numpy(x.astype(t)) for x, t in ((test.probabilities, np.float64), (test.labels, np.int64))
-    )
-    return {
+    found = {
         "space": test.space,
         "n": len(test.labels),
         "accuracy": short(float(right.mean())),
         "confusion": counts.ravel().tolist(),
         "support": counts.sum(1).tolist(),
+        "curves": curves(test.labels, test.probabilities, classes),
+        **_calibration(test, test.probabilities),
+    }
+    if temperature is not None:
+        cooled = np.clip(test.probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
+        scaled = _calibration(test, cooled / cooled.sum(1, keepdims=True))
+        found["scaled"] = {"temperature": short(temperature), **scaled}
+    return found
+
+
+def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
+    """bins: [samples, mean confidence, share right], None where a bin is empty."""
+    probabilities, labels = (
+        torch.from_numpy(x.astype(t)) for x, t in ((answers, np.float64), (test.labels, np.int64))
+    )
+    confidence = answers[np.arange(len(test.labels)), test.predicted].astype(np.float64)
+    bins = reliability(confidence, test.predicted == test.labels)
+    return {
         "bins": [[b.samples, short(b.confidence), short(b.accuracy)] if b else None for b in bins],
         "calibration_error": short(expected_calibration_error(probabilities, labels).item()),
     }

@@ -73,10 +73,13 @@ def compare(
     second: Mapping[str, Evaluation],
     names: tuple[str, str] | None = None,
     noun: str = "test sample",
+    metrics: Sequence[str] | None = None,
+    wanted_only: bool = False,
 ) -> Comparison:
     """first, second: the evaluations by the run's name; several are seeds of one method, which are averaged.
 
     names: what the sides are called; by default their runs. noun: what one of the test samples is called.
+    metrics: by default all; a verdict needs balanced accuracy. wanted_only: in the wanted space alone.
     """
     first_name, second_name = names or (" and ".join(first), " and ".join(second))
     everyone = [*first.items(), *second.items()]
@@ -84,11 +87,12 @@ def compare(
     wanted = everyone[0][1].wanted
     tested = [{t.space: t for t in evaluation.tests} for _, evaluation in everyone]
     shared = [space for space in tested[0] if all(space in tests for tests in tested)]
+    shared = [wanted] if wanted_only else shared
     found, samples = {}, {}
     for space in shared:
         labels = torch.from_numpy(tested[0][space].labels.astype(np.int64))
         sides = [probabilities(tests[space]) for tests in tested]
-        found[space] = differences(sides[: len(first)], sides[len(first) :], labels)
+        found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics)
         samples[space] = len(labels)
     return Comparison(first_name, second_name, wanted, samples, found, noun)
 

@@ -51,6 +51,7 @@ class Evaluation:
     measured: see `measured`; None in files of earlier versions.
     priors: shares of the wanted classes: those that the answers are for ('own'), those of the 'reference'
         center, and those of the 'centers', where their estimates are known. Empty in earlier files.
+    center_priors: the shares that each center estimated for itself, where it keeps them.
     """
 
     round: int
@@ -61,6 +62,7 @@ class Evaluation:
     reference: str = ""
     measured: Mapping[str, Any] | None = None
     priors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    center_priors: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def wanted(self) -> str:
@@ -88,6 +90,7 @@ class Evaluation:
             "tests": [t.space for t in self.tests],
             "measured": self.measured,
             "priors": {name: list(shares) for name, shares in self.priors.items()},
+            "center_priors": {name: list(shares) for name, shares in self.center_priors.items()},
         }
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         buffer = io.BytesIO()
@@ -127,6 +130,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
                 reference,
                 facts.get("measured"),
                 facts.get("priors", {}),
+                facts.get("center_priors", {}),
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, FedmtError):
         return None
@@ -149,7 +153,9 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     members = [roster.reference, *roster.members]
     name = roster.reference.name
     priors = _priors(engine, state)
-    return Evaluation(state.round, spaces, members, tests, estimates, name, measured(tested), priors)
+    own = {m.name: state.kept.get(m.name, {}).get("prior") for m in roster.members}
+    shares = {center: prior.tolist() for center, prior in own.items() if prior is not None}
+    return Evaluation(state.round, spaces, members, tests, estimates, name, measured(tested), priors, shares)
 
 
 def _priors(engine: LocalEngine, state: State) -> dict[str, list[float]]:

@@ -1,9 +1,9 @@
 // State, elements, numbers and colours. Names come from users: they enter the page as text, never as HTML.
-const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), axis: "", charts: [], heats: [], metric: "" };
+const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), classes: new Map(), axis: "", charts: [], heats: [], metric: "" };
 const byId = (id) => document.getElementById(id);
 
 function el(tag, attributes, ...children) {
-  const made = /^(svg|g|rect|line|path|text|circle)$/.test(tag)
+  const made = /^(svg|g|rect|line|path|text|circle|style)$/.test(tag)
     ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [key, value] of Object.entries(attributes || {})) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
@@ -17,8 +17,12 @@ function el(tag, attributes, ...children) {
 // Halves upwards, as the sentences of the summary round.
 const percent = (x, digits = 1) => (x == null ? "–" : (Math.floor(x * 10 ** (2 + digits) + 0.5) / 10 ** digits).toFixed(digits) + "%");
 const number = (x, digits = 3) => (x == null ? "–" : String(+x.toPrecision(digits)));
+// The same with its zeros kept, for columns of a table.
+const digits = (x) => (x == null ? "–" : x === 0 || Math.abs(x) >= 1000 ? number(x) : x.toPrecision(3));
 // A metric's value in its own unit.
 const figure = (metric, x, digits = 1) => (x == null ? "–" : metric.unit === "share" ? percent(x, digits) : x.toFixed(3) + (metric.unit === "nats" ? " nats" : ""));
+// A difference of shares, in percentage points, with its sign.
+const points = (x) => (x == null ? "–" : (x < 0 ? "−" : "+") + (Math.floor(Math.abs(x) * 1000 + 0.5) / 10).toFixed(1));
 const whole = (x) => (x == null ? "–" : x.toLocaleString("en"));
 
 const DARK_LINES = ["#ffffff", "#4aa3df", "#ff8a3d", "#2fc79a", "#e79ac3", "#ffc04d", "#9ad7ff"];
@@ -31,12 +35,14 @@ function lineStyle(index) {
   const colours = dark() ? DARK_LINES : page.data.colours;
   return { colour: colours[index % colours.length], dash: DASHES[index % DASHES.length] };
 }
-const ink = () => (dark() ? "#ececec" : "#1b1b1b");
+// How wide a picture may be: half of the page where two fit side by side, else all of it.
+const room = (wide) => { const all = Math.min(document.documentElement.clientWidth, 1472) - (document.documentElement.clientWidth < 640 ? 54 : 92); return wide || all < 1040 ? all : (all - 32) / 2; };
+const ink = () => (dark() ? "#e9ebee" : "#1b1f24");
 const faint = () => (dark() ? "#34373c" : "#e4e4e4");
 
 // One hue from the paper to its far end: readable without telling colours apart.
 function shade(value) {
-  const [from, to] = dark() ? [[30, 33, 39], [143, 208, 255]] : [[255, 255, 255], [8, 69, 126]];
+  const [from, to] = dark() ? [[23, 26, 31], [143, 208, 255]] : [[255, 255, 255], [8, 69, 126]];
   const v = Math.max(0, Math.min(1, value));
   return "rgb(" + from.map((f, i) => Math.round(f + (to[i] - f) * v)).join(",") + ")";
 }

@@ -4,7 +4,11 @@ function chart(host, id, title, lines, options = {}) {
   const said = el("p", { class: "said", id: id + "-said", "aria-live": "polite" });
   const place = el("div", { class: "chart", id, tabindex: 0, role: "group",
     "aria-label": title + ". Left and right arrow keys read the values; a table follows." });
-  const figure = el("figure", {}, el("figcaption", {}, title), place, said,
+  const key = el("ul", { class: "legend" });
+  const named = () => lines.filter((l) => !(l.run != null && page.hidden.has(l.run)));
+  const legend = () => key.replaceChildren(...named().slice(0, 12).map((l) => el("li", {}, swatch(l.index), l.name)), ...(named().length > 12 ? [el("li", {}, "and " + (named().length - 12) + " more: point at the chart")] : []));
+  legend();
+  const figure = el("figure", {}, caption(title, () => place.querySelector("canvas"), named), key, place, said,
     alternative(id + "-table", title, () => {
       const xs = [...new Set(lines.flatMap((l) => l.x))].sort((a, b) => a - b);
       return matrixTable(title, xs.map(String), lines.map((l) => l.name), (i, j) => { const at = lines[j].x.indexOf(xs[i]); return at < 0 ? "–" : format(lines[j].y[at]); });
@@ -24,13 +28,13 @@ function chart(host, id, title, lines, options = {}) {
   let pointer = null;
   const axis = () => ({ stroke: ink, grid: { stroke: faint, width: 1 }, ticks: { stroke: faint, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" });
   const plot = new uPlot({
-    width: Math.max(240, place.clientWidth), height: options.height || 230,
+    width: Math.max(240, place.clientWidth), height: options.height || 230, padding: [12, 18, 0, 0],
     scales: { x: { time: false }, y: { range: (u, low, high) => {
       if (low == null) return [0, 1];
       const pad = (high - low || Math.abs(high) || 1) * 0.08;
       return [options.zero ? 0 : Math.max(low - pad, low >= 0 ? 0 : -Infinity), options.most != null ? Math.min(high + pad, options.most) : high + pad];
     } } },
-    axes: [{ ...axis(), label: options.xName || "round", labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis(), size: 52, values: (u, vs) => vs.map(options.tick || ((v) => number(v, 4))) }],
+    axes: [{ ...axis(), label: options.xName || "round", labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis(), size: 60, values: (u, vs) => vs.map(options.tick || ((v) => number(v, 4))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { show: false },
     series: [{}, ...lines.map((l) => ({ label: l.name, stroke: () => style(l).colour, dash: style(l).dash, width: l.width || 2, alpha: l.alpha || 1, spanGaps: true, show: !(l.run != null && page.hidden.has(l.run)), points: { show: few || undefined, size: 6 } }))],
@@ -46,7 +50,7 @@ function chart(host, id, title, lines, options = {}) {
     plot.setCursor({ left: plot.valToPos(joined[0][at], "x"), top: 10 });
     said.textContent = text(at).replaceAll("\n", "; ");
   });
-  page.charts.push({ plot, place, lines, group: options.group, redraw: () => plot.redraw(false) });
+  page.charts.push({ plot, place, lines, group: options.group, legend, redraw: () => plot.redraw(false) });
   return plot;
 }
 
@@ -77,13 +81,18 @@ function drawCurves() {
     ...losses.map((l) => ["loss-" + l, { loss: "Loss at the centers (mean)", reference_loss: "Loss at the reference center" }[l] || "Loss term '" + l + "' (mean of the centers)", (c) => c.losses[l], { zero: true }]),
     ["confident", "Share of samples with a confident pseudo-label", (c) => c.confident_share, { format: percent, zero: true, most: 1, tick: percentTick }],
     ["pseudo", "Accuracy of the confident pseudo-labels", (c) => c.pseudo_label_accuracy, { format: percent, most: 1, tick: percentTick }],
-    ["m-error", "Error of M-hat (Frobenius norm, mean of the centers)", (c) => c.correspondence_error, { zero: true }],
-    ["prior-error", "Error of the estimated class frequencies (total variation, mean of the centers)", (c) => c.prior_error, { zero: true }],
+    ["m-error", "M-hat error, mean of the centers", (c) => c.correspondence_error, { zero: true }],
+    ["prior-error", "Error of the estimated class shares, mean of the centers", (c) => c.prior_error, { zero: true }],
   ];
   shown.forEach(([id, title, pick, options], i) => {
     const lines = curveLines(pick);
     if (lines.length) chart(host, "chart-" + i + "-" + id.replace(/\W+/g, "-"), title, lines, { ...axis, ...options });
   });
+  const said = [
+    [(c) => c.correspondence_error, "M-hat error: how far the estimated correspondence is from the true one (the square root of the sum of the squared differences of all cells, its Frobenius norm). 0 means exactly the true M."],
+    [(c) => c.prior_error, "Error of the estimated class shares: the share of samples that would have to change their class to make them true (the total variation distance). 0 means exact, 1 means all wrong."],
+  ].filter(([pick]) => curveLines(pick).length).map(([, text]) => el("p", { class: "note whole" }, text));
+  host.append(...said);
   if (!host.childElementCount) host.append(el("p", {}, "No round is finished yet."));
 }
 
@@ -112,7 +121,7 @@ function sayHidden() {
 
 function show(index, visible) {
   page.hidden[visible ? "delete" : "add"](index);
-  for (const { plot, lines } of page.charts) lines.forEach((l, i) => { if (l.run === index) plot.setSeries(i + 1, { show: visible }); });
+  for (const { plot, lines, legend } of page.charts) { lines.forEach((l, i) => { if (l.run === index) plot.setSeries(i + 1, { show: visible }); }); legend(); }
   sayHidden();
   byId("summary-table").replaceChildren(summaryTable(), summaryNote());
 }

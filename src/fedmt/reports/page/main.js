@@ -1,12 +1,16 @@
 // Puts it together; where the page is served live, asks for newer data.
 function summaryNote() {
-  return el("p", { class: "note" }, "Accuracy of the last round on test samples; below it Wilson's 95% interval, which knows of the number of test samples alone, not of seeds. Means over centers where each predicts through its own matrix.");
+  return el("p", { class: "note" }, "After the last round, on test samples, with 95% intervals below: they tell what other test samples would change, not other seeds." + (page.data.answer.baseline == null ? "" : " Against the baseline: the difference in balanced accuracy, in percentage points, paired over the same test samples" + (page.data.answer.seeds.length ? " and averaged over the seeds of a configuration" : "") + ".") + " Outside the wanted space, values are means over centers, each through its own matrix.");
 }
 
 function drawAll() {
   const runs = page.data.runs;
   tip("");
   byId("words").replaceChildren(...page.data.words.map((w) => el("p", {}, w)));
+  byId("words").className = page.data.answer.verdict.replace(" ", "-") || "plain";
+  byId("provenance").replaceChildren(...page.data.provenance.map((f) => el("div", {}, el("dt", {}, f.name), el("dd", {}, f.value))));
+  byId("tiles").replaceChildren(...tiles());
+  downloadControls();
   byId("summary-table").replaceChildren(summaryTable(), summaryNote());
   byId("metrics-body").replaceChildren();
   metricTables(byId("metrics-body"));
@@ -23,12 +27,13 @@ function drawAll() {
 function start(data) {
   page.data = data;
   page.metric = data.headline;
+  page.run = data.answer.best;  // the page opens on the best run
   page.axis = new Set(data.runs.map((r) => r.planned)).size > 1 ? "share" : "round";
   drawAll();
 }
 
 // Colours of what is drawn on a canvas do not follow the style sheet by themselves.
-function recolour() { page.charts.forEach((c) => c.plot.redraw(false)); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
+function recolour() { page.charts.forEach((c) => { c.plot.redraw(false); c.legend(); }); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
 darkScreen.addEventListener("change", recolour);
 printer.addEventListener("change", recolour);
 let unfolded = [];

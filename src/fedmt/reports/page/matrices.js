@@ -4,7 +4,8 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
   const said = el("p", { class: "said", "aria-live": "polite" });
   const canvas = el("canvas", { class: "heat", id, tabindex: 0, role: "img",
     "aria-label": title + ": " + rows + " rows, " + columns + " columns. Arrow keys read single cells; a table follows." });
-  const figure = el("figure", {}, el("figcaption", {}, title), el("div", { class: "scroll" }, canvas), said,
+  const bar = el("i"), scale = el("p", { class: "scale" }, options.low || "0", bar, options.high || "1", options.scale ? " " + options.scale : "");
+  const figure = el("figure", { class: options.wide ? "wide" : null }, caption(title, () => canvas), el("div", { class: "scroll" }, canvas), scale, said,
     alternative(id + "-table", title, () => matrixTable(title, rowNames, columnNames, (i, j) => (options.cell || ((i, j) => number(value(i, j), 2)))(i, j))));
   let geometry = null, chosen = null;
 
@@ -14,10 +15,9 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     context.font = font;
     const longest = (names) => Math.min(150, Math.max(...names.map((n) => context.measureText(n).width)) + 8);
     // Column names lean to the left: the first ones need room there.
-    const left = Math.max(longest(rowNames), longest(columnNames) * 0.5), down = longest(columnNames) * 0.87 + 10;
-    const room = Math.min(options.width || 700, document.documentElement.clientWidth - 30);
-    const size = Math.max(11, Math.min(34, Math.floor((room - left) / columns)));
-    const width = left + size * columns + Math.max(10, down * 0.2), height = size * rows + down;
+    const left = Math.max(longest(rowNames), longest(columnNames) * 0.5) + (options.rows ? 20 : 0), names = longest(columnNames) * 0.87 + 10, down = names + (options.columns ? 20 : 0);
+    const size = Math.max(11, Math.min(options.most || 44, Math.floor((room(options.wide) - left - Math.max(10, names * 0.2)) / columns)));
+    const width = left + size * columns + Math.max(10, names * 0.2), height = size * rows + down;
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = width + "px"; canvas.style.height = height + "px";
     context.scale(ratio, ratio);
@@ -30,8 +30,13 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     for (let i = 0; i <= rows; i++) { context.moveTo(left, i * size); context.lineTo(left + columns * size, i * size); }
     for (let j = 0; j <= columns; j++) { context.moveTo(left + j * size, 0); context.lineTo(left + j * size, rows * size); }
     context.stroke();
-    context.font = font; context.fillStyle = ink(); context.textBaseline = "middle"; context.textAlign = "right";
-    rowNames.forEach((name, i) => context.fillText(cut(context, name, left - 6), left - 5, (i + 0.5) * size));
+    const small = size < 14 ? "9px system-ui, sans-serif" : font;  // names must not lie on each other
+    context.font = small; context.fillStyle = ink(); context.textBaseline = "middle"; context.textAlign = "right";
+    rowNames.forEach((name, i) => context.fillText(cut(context, name, left - 6 - (options.rows ? 20 : 0)), left - 5, (i + 0.5) * size));
+    context.textAlign = "center"; context.font = "600 " + font;
+    if (options.columns) context.fillText(options.columns, left + size * columns / 2, height - 9);
+    if (options.rows) { context.save(); context.translate(9, size * rows / 2); context.rotate(-Math.PI / 2); context.fillText(cut(context, options.rows, Math.max(60, size * rows)), 0, 0); context.restore(); }
+    context.font = small; context.textAlign = "right";
     columnNames.forEach((name, j) => {
       context.save(); context.translate(left + (j + 0.6) * size, rows * size + 6); context.rotate(-Math.PI / 3);
       context.fillText(cut(context, name, 142), 0, 0); context.restore();
@@ -40,10 +45,12 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
       context.textAlign = "center"; context.font = "10px system-ui, sans-serif";
       for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
         const v = value(i, j);
-        if (v >= 0.05) { context.fillStyle = inkOn(shade(v)); context.fillText(v >= 0.995 ? "1" : v.toFixed(2).slice(1), left + (j + 0.5) * size, (i + 0.5) * size); }
+        if (options.label) { const shown = options.label(i, j); context.fillStyle = inkOn(shade(v)); if (shown) context.fillText(shown, left + (j + 0.5) * size, (i + 0.5) * size); }
+        else if (v >= 0.05) { context.fillStyle = inkOn(shade(v)); context.fillText(v >= 0.995 ? "1" : v.toFixed(2).slice(1), left + (j + 0.5) * size, (i + 0.5) * size); }
       }
     }
     if (chosen) { context.strokeStyle = dark() ? "#ffab5e" : "#d55e00"; context.lineWidth = 2; context.strokeRect(left + chosen[1] * size, chosen[0] * size, size, size); }
+    bar.style.background = "linear-gradient(to right," + shade(0) + "," + shade(1) + ")";
     geometry = { left, size };
     Object.assign(canvas.dataset, geometry);
   }
@@ -82,29 +89,34 @@ function bytes(text) {
   return found;
 }
 
-// Accuracy against confidence. bins: [samples, confidence, accuracy] or null, all equally wide.
-function reliabilityDiagram(id, test) {
-  const size = 260, at = 38, n = test.bins.length, wide = size / n;
-  const drawing = el("svg", { viewBox: "0 0 " + (at + size + 12) + " " + (size + 46), width: at + size + 12, height: size + 46, role: "img", "aria-label": "Reliability diagram, expected calibration error " + number(test.calibration_error) });
-  const y = (v) => 6 + size * (1 - v);
+// Fewer samples than this say too little about how often an answer is right.
+const FEWEST = 10;
+
+// Accuracy against confidence. found: {bins: [samples, confidence, accuracy] or null, all equally wide; calibration_error}.
+function reliabilityDiagram(id, space, found, n, when = "") {
+  const size = 300, at = 52, count = found.bins.length, wide = size / count, title = "Reliability in '" + space + "'" + when + ": calibration error " + (found.calibration_error == null ? "–" : found.calibration_error.toFixed(3));
+  const drawing = el("svg", { id, class: "plot", viewBox: "0 0 " + (at + size + 24) + " " + (size + 56), width: at + size + 24, height: size + 56, role: "img", "aria-label": title });
+  const y = (v) => 10 + size * (1 - v);
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     drawing.append(el("line", { x1: at, x2: at + size, y1: y(tick), y2: y(tick), stroke: "currentColor", opacity: 0.15 }),
-      el("text", { x: at - 5, y: y(tick) + 4, "text-anchor": "end" }, percent(tick, 0)), el("text", { x: at + tick * size, y: size + 22, "text-anchor": "middle" }, percent(tick, 0)));
+      el("text", { x: at - 6, y: y(tick) + 4, "text-anchor": "end" }, percent(tick, 0)), el("text", { x: at + tick * size, y: size + 26, "text-anchor": "middle" }, percent(tick, 0)));
   }
-  test.bins.forEach((bin, i) => {
-    if (!bin) return;
+  found.bins.forEach((bin, i) => {
+    if (!bin || bin[0] < FEWEST) return;
     const [samples, confidence, accuracy] = bin;
-    const said = percent(i / n, 0) + " to " + percent((i + 1) / n, 0) + " confident: " + whole(samples) + " samples\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
+    const said = percent(i / count, 0) + " to " + percent((i + 1) / count, 0) + " confident: " + whole(samples) + " samples\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
     const bar = el("rect", { x: at + i * wide + 1, y: y(accuracy), width: wide - 2, height: size * accuracy, class: "bar" });
-    const all = el("rect", { x: at + i * wide, y: 6, width: wide, height: size, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") });
-    drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2 + 4 * Math.sqrt(samples / test.n), class: "dot" }), all);
+    const all = el("rect", { x: at + i * wide, y: 10, width: wide, height: size, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") });
+    drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2.5 + 4 * Math.sqrt(samples / n), class: "dot" }), all);
   });
   drawing.append(el("line", { x1: at, y1: y(0), x2: at + size, y2: y(1), stroke: "currentColor", "stroke-dasharray": "4 4" }),
-    el("text", { x: at + size / 2, y: size + 40, "text-anchor": "middle" }, "confidence (share right up the side)"));
+    el("text", { x: at + size / 2, y: size + 46, "text-anchor": "middle" }, "confidence"), el("text", { x: 0, y: 0, "text-anchor": "middle", transform: "translate(13 " + y(0.5) + ") rotate(-90)" }, "share right"));
   const columns = [
-    { name: "confidence", text: true, cell: (r) => percent(r.i / n, 0) + " to " + percent((r.i + 1) / n, 0), key: (r) => r.i },
+    { name: "confidence", text: true, cell: (r) => percent(r.i / count, 0) + " to " + percent((r.i + 1) / count, 0), key: (r) => r.i },
     { name: "samples", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
-  return el("figure", {}, el("figcaption", {}, "Reliability in '" + test.space + "', expected calibration error " + number(test.calibration_error)), drawing,
-    el("p", { class: "note" }, "On the dashed line, confidence is what it says. Dots grow with the number of samples."),
-    alternative(id + "-table", "Reliability", () => table(id + "-bins", "Reliability in " + test.space, columns, test.bins.map((bin, i) => ({ bin, i })).filter((r) => r.bin))));
+  const few = found.bins.filter((b) => b && b[0] < FEWEST), left = few.reduce((sum, b) => sum + b[0], 0);
+  return el("figure", {}, caption(title, () => byId(id)),
+    el("ul", { class: "legend" }, el("li", {}, svgKey(el("rect", { x: 4, width: 20, height: 10, class: "bar" })), "share right"), el("li", {}, svgKey(el("circle", { cx: 14, cy: 5, r: 4.5, class: "dot" })), "mean confidence (larger: more samples)"), el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", "stroke-dasharray": "4 4" })), "perfect")), drawing,
+    few.length ? el("p", { class: "note" }, (few.length === 1 ? "One bin" : few.length + " bins") + " with fewer than " + FEWEST + " samples (" + left + " in all) " + (few.length === 1 ? "is" : "are") + " not drawn.") : null,
+    alternative(id + "-table", "Reliability", () => el("div", {}, table(id + "-bins", "Reliability in " + space + when, columns, found.bins.map((bin, i) => ({ bin, i })).filter((r) => r.bin)))));
 }

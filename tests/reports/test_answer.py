@@ -1,0 +1,111 @@
+"""The first line of a report: which run is compared with which, and what is said of it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedmt.reports.answer import answer, configurations
+from fedmt.reports.provenance import NOTICE
+from fedmt.reports.report import Source, report
+from fedmt.reports.rounding import percent
+from fedmt.runs.comparison import compare
+
+
+@pytest.fixture
+def made(make_run, tmp_path):
+    """Runs by name, tested on the same 300 samples; skill: how good they are."""
+
+    def make(name, method="fedmt", skill=1.5, seed=0, **options):
+        path = make_run(
+            tmp_path / name, method=method, skill=skill, seed=seed, same_tests=True, rounds=1, **options
+        )
+        return Source(path).reported(name)
+
+    return make
+
+
+def test_the_best_run_against_single(made):
+    runs = [
+        made("weak", skill=0.9, seed=1),
+        made("alone", "single", 0.7, 2),
+        made("strong", skill=3.0, seed=3),
+    ]
+    found = answer(runs)
+    assert (found["verdict"], found["best"], found["baseline"]) == ("better", 2, 1)
+    difference = compare({"a": runs[2].evaluation}, {"b": runs[1].evaluation}).differences["fine"]
+    even = difference["balanced_accuracy"]
+    shown = re.fullmatch(
+        r"strong \(FedMT\) is better than alone \(Single\): balanced accuracy is ([\d.]+) points higher "
+        r"\(95% interval \+([\d.]+) to \+([\d.]+), paired over the same 300 test images\)\.",
+        found["headline"],
+    )
+    assert [float(x) for x in shown.groups()] == pytest.approx(
+        [100 * even.value, 100 * even.low, 100 * even.high], abs=0.051
+    )
+    assert percent(difference["accuracy"].first) in found["details"][1]
+    assert "best of 2 on these samples" in found["details"][2]
+    assert found["differences"].keys() == {0, 2}
+    assert found["differences"][2]["accuracy"]["value"] == pytest.approx(
+        difference["accuracy"].value, rel=1e-3
+    )
+
+
+def test_worse_and_no_difference(made):
+    base, bad, twin = made("base", skill=3.0), made("bad", skill=0.7, seed=1), made("twin", skill=3.0)
+    found = answer([base, bad])
+    assert found["verdict"] == "worse" and ": do not use it. Balanced accuracy is" in found["headline"]
+    assert found["best"] == found["baseline"] == 0  # nobody should begin with a run that is worse
+    found = answer([base, twin])
+    assert found["verdict"] == "no difference"
+    assert "no difference that 300 test images can show. Balanced accuracy is 0.0 points" in found["headline"]
+
+
+def test_seeds_of_one_configuration_are_pooled(made):
+    seeds = [made(f"fed-seed{s}", skill=2 + s / 2, seed=s, training_seed=s) for s in range(3)]
+    base = made("base", "single", 0.7, 9)
+    groups = configurations([*seeds, base], range(4))
+    assert [(g.name, g.places) for g in groups] == [("fed (3 seeds)", (0, 1, 2)), ("base (Single)", (3,))]
+    found = answer([*seeds, base])
+    assert found["headline"].startswith("fed (3 seeds) is better than base (Single): balanced accuracy")
+    values = groups[0].values
+    assert found["seeds"][0]["mean"] == pytest.approx(sum(values) / 3)
+    mean = sum(values) / 3
+    assert found["seeds"][0]["spread"] == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
+    assert found["details"][-1].startswith(f"fed (3 seeds): balanced accuracy {percent(mean)} on average")
+    alone = answer(seeds)
+    assert alone["verdict"] == "" and "on average over 3 seeds" in alone["headline"]
+    # The same seed twice is not two seeds.
+    copies = [replace(seeds[0], label="a"), replace(seeds[0], label="b")]
+    assert len(configurations(copies, range(2))) == 2
+
+
+def test_one_run_alone_says_what_it_reaches(made):
+    run = made("only")
+    found = answer([run])
+    measured = run.evaluation.measured["metrics"]
+    for name in ("balanced_accuracy", "accuracy"):
+        for key in ("value", "low", "high"):
+            assert percent(measured[name]["fine"][key]) in found["headline"]
+    assert found["headline"].startswith("only (FedMT): balanced accuracy is")
+    assert found["headline"].endswith("in 'fine', on 300 test images.") and found["baseline"] is None
+    assert answer([replace(run, evaluation=None)])["headline"] == ""
+
+
+def test_runs_that_were_tested_on_other_samples_get_no_verdict(made, make_run, tmp_path):
+    other = Source(make_run(tmp_path / "other", seed=5, rounds=1)).reported("other")
+    found = answer([made("one"), other])
+    assert found["verdict"] == "" and found["headline"].startswith("No verdict")
+    assert "the test labels in 'fine'" in found["details"][0]
+
+
+def test_the_notice_and_where_a_run_came_from(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=1)
+    (folder / "data.json").write_text('{"reference": "0123456789abcdef", "center-0": "fedcba9876543210"}')
+    report([folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert NOTICE in page and f"{folder}/config.toml" in page and "01234567" in page
+    assert "fedmt 0.1.0, torch 2.13.0, python 3.11.7, on cpu" in page
+    report([folder], tmp_path / "page.html", notice="<b>Draft")
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;b&gt;Draft" in page and NOTICE not in page and "<b>Draft" not in page
