@@ -73,7 +73,8 @@ function thresholdPanel(run, test, t, more) {
     slider.max = points.length - 1;
     // A half, as far as the kept points allow: where a two-class answer would turn.
     slider.value = points.reduce((best, p, i) => (Math.abs(p.threshold - 0.5) < Math.abs(points[best].threshold - 0.5) ? i : best), Math.min(1, points.length - 1));
-    table_.replaceChildren(alternative("roc-" + t + "-table", "Both curves", () => matrixTable("Operating points of " + names[k], points.map((p, i) => (i ? "at least " + p.threshold.toFixed(3) : "none taken")), ["sensitivity", "specificity", "precision"], (i, j) => percent([points[i].sensitivity, points[i].fallOut == null ? null : 1 - points[i].fallOut, points[i].precision][j]))));
+    const step = Math.ceil(points.length / 25), rows = points.filter((_, i) => i % step === 0 || i === points.length - 1);
+    table_.replaceChildren(alternative("roc-" + t + "-table", "Both curves", () => matrixTable("Operating points of " + names[k], rows.map((p, i) => (i ? "at least " + p.threshold.toFixed(3) : "none taken")), ["sensitivity", "specificity", "precision"], (i, j) => percent([rows[i].sensitivity, rows[i].fallOut == null ? null : 1 - rows[i].fallOut, rows[i].precision][j]))));
     draw();
   }
   const byValue = el("output", { for: "threshold-" + t });
