@@ -69,3 +69,21 @@ def test_a_metric_of_a_run_folder_from_elsewhere_is_not_imported_by_export(recei
     assert command("export", received, "--safetensors", "model.safetensors")[0] == 0
     fedmt.Result(received)
     assert not Path("imported").exists()
+
+
+def test_reports_of_a_run_folder_from_elsewhere_import_nothing(received: Path, command) -> None:
+    """Neither a metric that its config names, nor a network of a run that is not finished."""
+    config = received / "config.toml"
+    plain = config.read_text()
+    config.write_text('metrics = ["fedmt_evil:NAME"]\n' + plain)
+    shutil.copytree(received, received.with_name("again"))
+    assert command("report", received)[0] == 0
+    assert "A metric of this run is not shown" in Path("report.html").read_text()
+    assert command("compare", received, "again")[0] == 0
+    assert not Path("imported").exists()
+    (received / "evaluation.npz").unlink()
+    config.write_text(plain.replace('backbone = "small_cnn"', 'backbone = "fedmt_evil:Name"'))
+    assert command("report", received)[0] == 0
+    assert not Path("imported").exists() and "fedmt_evil" not in sys.modules
+    assert command("report", received, "--allow", "fedmt_evil:Name")[0] == 0
+    assert Path("imported").exists()  # since it was named

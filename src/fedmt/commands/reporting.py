@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmt.commands.arguments import METRICS, JsonOption, one_of
+from fedmt.commands.arguments import METRICS, AllowOption, JsonOption, one_of
 
 
 def report(
@@ -21,14 +21,17 @@ def report(
     notice: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What the page says about its use, at the top.")
     ] = None,
+    allow: AllowOption = None,
 ) -> None:
     """One HTML page of one run, or a comparison of several: opens from disk, needs no network."""
     from fedmt.commands.steps import SAMPLES, next_step
+    from fedmt.core.registry import importing_only
     from fedmt.reports.provenance import NOTICE
     from fedmt.reports.report import report as write_report
     from fedmt.training.progress import make_console
 
-    write_report(runs, out, title, with_images, notice=NOTICE if notice is None else notice)
+    with importing_only(allow or ()):  # a run folder may be somebody else's
+        write_report(runs, out, title, with_images, notice=NOTICE if notice is None else notice)
     console = make_console()
     console.print(f"Report: {out}", soft_wrap=True)
     next_step(console, "predict", runs[0], SAMPLES)
@@ -46,20 +49,26 @@ def compare(
         str | None, typer.Option(metavar="NAME", help="This metric alone.", autocompletion=one_of(METRICS))
     ] = None,
     json: JsonOption = False,
+    allow: AllowOption = None,
 ) -> None:
     """The difference between runs in every metric, with 95% intervals from the test samples they share."""
     from fedmt.commands.comparing import command_line
+    from fedmt.core.registry import importing_only
     from fedmt.training.progress import make_console
 
-    command_line(runs, baseline, metric, json, make_console())
+    with importing_only(allow or ()):
+        command_line(runs, baseline, metric, json, make_console())
 
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    allow: AllowOption = None,
 ) -> None:
     """The report of a run, live in a browser on this machine while the run goes on; Ctrl-C ends it."""
+    from fedmt.core.registry import importing_only
     from fedmt.reports.watch import watch as serve
     from fedmt.training.progress import make_console
 
-    serve(run, port, make_console())
+    with importing_only(allow or ()):
+        serve(run, port, make_console())

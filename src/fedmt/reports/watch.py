@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import json
 import os
@@ -169,7 +170,9 @@ def watch(path: Path, port: int, console: Console) -> None:
             f"--port {port}: cannot listen there ({error.strerror}); choose another, or 0 for a free one."
         ) from None
     stop = threading.Event()
-    thread = threading.Thread(target=follower.follow, args=(stop,), daemon=True)
+    # In this thread's context, which says what a run folder may make us import.
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(follower.follow, stop), daemon=True)
     with server:
         # Said, since a process that a script starts in the background inherits to ignore Ctrl-C; and before
         # the line that promises it.
