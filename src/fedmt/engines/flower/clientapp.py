@@ -8,8 +8,8 @@ that process where there is none, or where it is of another center or another st
     <state>/resident/lock-1       held by the relay whose message is being answered
 
 A node gives out one message at a time. But if a run is ended while a message of it is on its way, Flower lets
-its process wait for the rest for an hour or more. A second resident then takes the messages that follow. Where
-both are busy, or none can be had, the message is answered in this process itself (`conversation`).
+its process wait for the rest for an hour or more. A second resident then takes the messages that follow.
+Where both are busy, or none can be had, the message is answered in this process itself (`conversation`).
 It is run as a file, by `python -IS`: nothing but Python's own library is imported.
 """
 
