@@ -195,8 +195,8 @@ def test_a_killed_resident(center, tmp_path, monkeypatch, does, more, status, st
 
 
 def test_a_busy_resident_is_not_waited_for(center, monkeypatch) -> None:
-    first = Residence(str(center), center.read_text(), 1)
-    assert first.take()
+    first, second = (Residence(str(center), center.read_text(), 1) for _ in range(2))
+    assert first.take() and second.take() and first.path[-1] + second.path[-1] == "12"
     monkeypatch.setenv(clientapp.CENTER, str(center))
     assert relay(["--parent-pid", "1"]) is None
     monkeypatch.delenv(clientapp.CENTER)

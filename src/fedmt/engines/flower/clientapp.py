@@ -4,10 +4,12 @@ Importing torch and Flower takes seconds, and on a GPU there is more to set up. 
 to nothing. It hands the message's arguments to a process that stays (`resident`), and waits for it. It starts
 that process where there is none, or where it is of another center or another state of the code.
 
-    <state>/resident/socket     where the resident listens; the folder is its user's alone
-    <state>/resident/lock       held by the relay whose message is being answered
+    <state>/resident/socket-1     where the resident listens; the folder is its user's alone
+    <state>/resident/lock-1       held by the relay whose message is being answered
 
-Where the resident is busy, or cannot be had, the message is answered in this process itself (`conversation`).
+A node gives out one message at a time. But if a run is ended while a message of it is on its way, Flower lets
+its process wait for the rest for an hour or more. A second resident then takes the messages that follow.
+Where both are busy, or none can be had, the message is answered in this process itself (`conversation`).
 It is run as a file, by `python -IS`: nothing but Python's own library is imported.
 """
 
@@ -50,17 +52,21 @@ class Residence:
         found = os.fstat(self.folder)
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise PermissionError(f"{folder} is open to others")
+        self.number = 1
+
+    @property
+    def path(self) -> str:
         # A socket's path has at most 107 bytes, which that of a state folder may exceed.
-        self.path = f"/proc/self/fd/{self.folder}/socket"
+        return f"/proc/self/fd/{self.folder}/socket-{self.number}"
 
     def take(self) -> bool:
-        """Whether the resident is free. It is then this process's, until it ends."""
-        self.lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self.folder)
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        """Whether a resident is free. It is then this process's, until it ends."""
+        for self.number in (1, 2):
+            lock = os.open(f"lock-{self.number}", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self.folder)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        return False
 
     def connect(self) -> socket.socket | None:
         """To the resident; None where none listens."""
@@ -77,7 +83,7 @@ class Residence:
     def start(self) -> socket.socket | None:
         """A new resident. What is sent before it listens waits for it."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink("socket", dir_fd=self.folder)
+            os.unlink(self.path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(self.path)
             listening.listen()

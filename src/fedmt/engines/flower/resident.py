@@ -118,7 +118,10 @@ def serve(
 
 def main() -> None:
     center, number, node, idle = sys.argv[1:]
-    watched = os.pidfd_open(int(node))
+    try:
+        watched = os.pidfd_open(int(node))
+    except ProcessLookupError:
+        return  # it has ended
     who = {"center": center, "file": Path(center).read_text(encoding="utf-8"), "node": int(node)}
     stop = watch(watched, None, lambda: os._exit(1))
     from fedmt.engines.flower.conversation import talk  # seconds, in which the node may end
