@@ -10,7 +10,7 @@ from fedmt.core.errors import FedmtError
 
 
 class Heads(nn.Linear):
-    """The network's own last layer, for the wanted space, and beside it one for each other space.
+    """The network's own last layer, for the wanted space, and next to it one for each other space.
 
     It stays under its name, so that published weights still fit. `active` is the head that answers: 0 is the
     wanted space's.
@@ -32,7 +32,7 @@ class Heads(nn.Linear):
 
 
 def add_heads(model: nn.Module, classes: int, sizes: Sequence[int]) -> None:
-    """Gives the model's last layer, of `classes` outputs, a head of each of `sizes` beside it."""
+    """Gives the model's last layer, of `classes` outputs, a head of each of `sizes` next to it."""
     found = last_layer(model, classes)
     if found is None:
         raise FedmtError(

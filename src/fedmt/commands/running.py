@@ -77,7 +77,7 @@ def command_line(
 
 
 def baseline_folder(folder: Path, baseline: str) -> Path:
-    """Beside the run: runs/federation-single for runs/federation."""
+    """Next to the run: runs/federation-single for runs/federation."""
     plain = re.sub(r"[^\w.-]+", "-", baseline)  # a method of the user's own is "package.module:Name"
     return folder.with_name(f"{folder.name}-{plain}")
 

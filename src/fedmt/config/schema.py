@@ -89,7 +89,7 @@ class DeploymentSpec(Section):
 
     min_centers: a round with fewer answers stops the run. wait: seconds for the centers to connect before the
     first round. timeout: seconds for an answer; a later one is left out of its round. wire: how weight
-    matrices travel; 'bfloat16' is half the bytes, and not the same to the bit.
+    matrices travel; 'bfloat16' is half the bytes, and not the same bit for bit.
     insecure: whether any node may use any center's name. Otherwise every center has a key.
     secure_aggregation: the coordinator learns the sum of the updates alone. threshold: the fewest centers in
     a sum (not set: two thirds of them). max_samples: no center has more. A center's weight in a sum is a
@@ -110,7 +110,7 @@ class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
     metrics: those of the user's own, next to the built-in ones. keep_checkpoints: how many of the last ones
-    stay on disk, so that a run can go on from an earlier round. attack: bad centers that a benchmark
+    stay on disk, so that a run can continue from an earlier round. attack: bad centers that a benchmark
     simulates.
     The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
     from the input: a config is read by its `config_class`.

@@ -129,7 +129,7 @@ OWN_TABLE = {"own table": True}
 
 
 def option_names(entry: type) -> list[str]:
-    """The options that a config may give beside the entry's name: its fields without a table of their own."""
+    """The options that a config may give with the entry's name: its fields without a table of their own."""
     return [f.name for f in _fields(entry) if not f.metadata.get("own table")]
 
 
@@ -160,7 +160,7 @@ def subclass_of(base: type, place: str) -> Callable[[Any], str | None]:
 
 
 def import_named(spec: str, where: str, form: str = "package.module:Name") -> Any:
-    """The object at "package.module:Name"; modules beside the user count too. where: begins the errors."""
+    """The object at "package.module:Name"; modules next to the user count too. where: begins the errors."""
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute.isidentifier() or not all(p.isidentifier() for p in module_name.split(".")):
         example = form.rpartition(".")[2].replace("module:", "my_module:")

@@ -3,7 +3,7 @@
 While training, a layer normalises by the statistics of its batch and keeps none: running averages
 over augmented views of one center would not fit another's samples. Before pseudo-labelling and
 testing, each center runs its un-augmented samples through the model once, and the statistics are
-pooled. They leave a center beside the weights, so this is a choice (`training.batch_norm`).
+pooled. They leave a center next to the weights, so this is a choice (`training.batch_norm`).
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def first_classes(data: Selection, wanted: str, count: int) -> dict[str, Tensor]
     first = next((name for name in data.spaces if name != wanted), None)
     if first is None:
         raise FedmtError(
-            f"benchmark.subset: chooses classes of a space beside the wanted one, but benchmark.spaces has "
+            f"benchmark.subset: chooses classes of a space next to the wanted one, but benchmark.spaces has "
             f"'{wanted}' alone; leave it out."
         )
     size = len(data.spaces[first])

@@ -242,7 +242,7 @@ class LocalEngine:
         self, combined: Combined, before: State, kept: dict[str, Tensors], records: dict[str, Record]
     ) -> None:
         """Records what was measured of each update. Of a center that was left out, the round does not count:
-        it goes on from what it kept before."""
+        it continues from what it kept before."""
         for name, facts in combined.facts.items():
             if name in records:  # the reference center is not
                 records[name] |= facts

@@ -42,7 +42,7 @@ from fedmt.methods.training import PAPER_AGGREGATION, PAPER_FEDMT, PAPER_TRAININ
 from fedmt.methods.work import Answer, CenterRound, LocalWork, Tensors, shifted
 
 FREE = "free"
-"""The name of what is trained beside the model, where M-hat is (`Estimator.trained`)."""
+"""The name of what is trained next to the model, where M-hat is (`Estimator.trained`)."""
 
 
 @dataclass(frozen=True)

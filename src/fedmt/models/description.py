@@ -1,4 +1,4 @@
-"""What must be known of a model beside its weights: `model.json` in the run folder.
+"""What must be known of a model next to its weights: `model.json` in the run folder.
 
 With it and a checkpoint a model predicts in every label space of its federation, without the data.
 """

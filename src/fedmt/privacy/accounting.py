@@ -57,7 +57,7 @@ def noise_multiplier(
 ) -> float:
     """The smallest noise with which so many steps cost at most `epsilon`, together with those `beside`."""
     if beside and epsilon_of(beside, delta) >= epsilon:
-        raise ValueError("what is beside it costs more than epsilon already")
+        raise ValueError("what is next to it costs more than epsilon already")
     low, high = LEAST_NOISE, LEAST_NOISE
     while epsilon_of((*beside, Cost(rate, high, steps)), delta) > epsilon:
         low, high = high, 2 * high

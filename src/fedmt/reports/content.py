@@ -1,7 +1,7 @@
 """The report: runs to one HTML page with everything inside, which opens from disk and asks no network.
 
 `content` turns runs into plain data (JSON), `render` puts that into the page under `page/`, whose scripts
-draw it. Curves are drawn by uPlot, which lies beside them with its licence.
+draw it. Curves are drawn by uPlot, which lies next to them with its licence.
 """
 
 from __future__ import annotations

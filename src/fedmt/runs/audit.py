@@ -159,7 +159,7 @@ def _break(number: int, last: int) -> str:
 
 
 def words(entry: Mapping[str, Any]) -> str:
-    """What an entry says beside its event, for one cell of a table."""
+    """What an entry says next to its event, for one cell of a table."""
     frame = ("number", "time", "event", "before", "hash", "center")
     return "; ".join(f"{key} {_short(value)}" for key, value in entry.items() if key not in frame)
 

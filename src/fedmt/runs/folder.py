@@ -102,7 +102,7 @@ class RunFolder:
                     f"{folder.path} holds another run: its config differs in {_shown(changed)}. "
                     "Give the config it was started with, or another --out."
                 )
-            # After a bad round, a run may go on from before it with a guard that holds.
+            # After a bad round, a run may continue from before it with a guard that holds.
             write_atomically(folder.config_file, config.encode())
         return folder
 

@@ -25,7 +25,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(place), purge_step=0)
         text = tomli_w.dumps(dict(config))
         self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
-        # Not add_hparams: it would put them into a folder, hence a run, of their own. Beside them TensorBoard
+        # Not add_hparams: it would put them into a folder, hence a run, of their own. With them TensorBoard
         # shows the headline in the wanted space.
         wanted = config.get("wanted") or config.get("benchmark", {}).get("wanted", "")
         to_file: Any = self._writer.file_writer

@@ -1,8 +1,8 @@
 """Lengths and angles of updates, in float64: an update of 1e38 has a norm, and its square no overflow.
 
 Everything is read in the order of the names and in plain memory layout, so that the engines measure the same
-to the bit. What SCAFFOLD sends beside the weights (`control:`) is a gradient, not a change of weights. It is
-of another size, and is measured by itself.
+bit for bit. What SCAFFOLD sends next to the weights (`control:`) is a gradient, not a change of weights. It
+is of another size, and is measured by itself.
 """
 
 from __future__ import annotations

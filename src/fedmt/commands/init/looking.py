@@ -119,7 +119,7 @@ def _look_at_folder(name: str, path: Path) -> Found:
         columns = {}
         if labels:
             unused.append(
-                "some images lie beside the class folders, so it is taken as a center without labels"
+                "some images lie next to the class folders, so it is taken as a center without labels"
             )
     elif unused and len(set(labels)) == 1:
         columns = {}  # the folder that a table's images lie in, rather than a class

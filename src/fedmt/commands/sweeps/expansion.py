@@ -197,7 +197,7 @@ def _weights_for(backbone: str, sweep: Sweep) -> Path | None:
 
 
 def _move_data(raw: dict[str, Any], experiment: Experiment, base: Path, data: Path | None) -> None:
-    """Paths of the base config into `data` beside the experiments' folder go to --data instead."""
+    """Paths of the base config into `data` next to the experiments' folder go to --data instead."""
     home = experiment.path.resolve().parent.parent / "data"
     goal = (data or default_data(experiment.path.resolve().parent)).resolve()
 

@@ -115,7 +115,7 @@ def experiments_folder() -> Path:
 
 
 def default_data(folder: Path) -> Path:
-    """`data` beside the experiments; in the current folder where they are part of an installed package."""
+    """`data` next to the experiments; in the current folder where they are part of an installed package."""
     packaged = folder == Path(__file__).resolve().parents[2] / "experiments"
     return (Path.cwd() if packaged else folder.parent) / "data"
 

@@ -1,7 +1,7 @@
 """The bundled part of Fashion-MNIST (Zalando SE, MIT licence, see FASHION_MNIST_LICENSE.txt).
 
 The first 700 training and 200 test images of each of the ten garments, in the order of the original
-files: 7,000 and 2,000 grey images of 28 x 28. Beside the garment, each image is labelled in two
+files: 7,000 and 2,000 grey images of 28 x 28. Next to the garment, each image is labelled in two
 coarser spaces that are not nested in one another: a shop's department, and the layer it is worn as.
 """
 

@@ -49,14 +49,14 @@ def read_fitzpatrick17k(path: str | Path, options: ImageOptions, root: Path | No
 
     path: the folder of the table, or the table itself. root: the folder of the images, called after
     the table's `md5hash` (`<md5hash>.jpg`, or another image format), at any depth; by default
-    `images` beside the table.
+    `images` next to the table.
     """
     table = Path(path) / TABLE if Path(path).is_dir() else Path(path)
     folder = table.parent / "images" if root is None else Path(root)
     if not table.is_file():
         raise FedmtError(
             f"{table}: there is no such table; expected the public {TABLE} ({PAGE}), in a folder with the "
-            "images beside it in 'images'."
+            "images next to it in 'images'."
         )
     rows, notes = _read_table(table)
     files = _image_files(folder)

@@ -51,7 +51,7 @@ def read_folder(
         )
     if loose:
         raise FedmtError(
-            f"{path}: image '{loose[0].name}' lies beside the class folders, so it has no label; "
+            f"{path}: image '{loose[0].name}' lies next to the class folders, so it has no label; "
             "move it into one of them or away."
         )
     names = [folder.name for folder in folders]

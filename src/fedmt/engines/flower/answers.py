@@ -36,7 +36,7 @@ MEASURES: dict[str, float] = {
     "unprojected_samples": 1e9,
     "privacy_spent": 1e6,
 }
-"""What a center may tell of its round beside its losses, and the largest value that is believed; the least is
+"""What a center may tell of its round apart from losses, and the largest value that is believed; the least is
 0. Rounding errors aside (`SLACK`)."""
 
 SLACK = 1e-3

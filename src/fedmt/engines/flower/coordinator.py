@@ -1,7 +1,7 @@
 """The engine at the coordinating site: the local engine's rounds, with the centers on other machines.
 
 The reference center trains here. What a round asks of another center goes through `Roll`; the answers are
-averaged in the order of the names, in the local engine's arithmetic, so the result is the same to the bit.
+averaged in the order of the names, in the local engine's arithmetic, so the result is the same bit for bit.
 
 What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), whether it
 has local layers of its own (`layers`), and what its config allows it to send of its memory (M-hat, prior).

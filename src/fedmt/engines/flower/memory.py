@@ -7,7 +7,7 @@
     <state>/<run>/data.json                    a digest of the data that it began with
 
 Flower's own client state lives in memory, for one of Flower's runs. The coordinator says after which round it
-took the center's last answer, and the center goes on from there: so an answer that came too late, or a
+took the center's last answer, and the center continues from there: so an answer that came too late, or a
 coordinator that was killed and began a round again, leaves both sides with the same past.
 """
 

@@ -79,7 +79,7 @@ class SummedFlowerEngine(FlowerEngine):
     def _gather(
         self, kind: str, total: MaskedSum, messages: Mapping[str, RecordDict], failed: dict[str, str]
     ) -> dict[str, wire.Weights]:
-        """Asks for masked vectors; by center in the sum, what its file lets out beside it. failed: takes the
+        """Asks for masked vectors; by center in the sum, what its file lets out next to it. failed: takes the
         others, and why."""
         taken: dict[str, wire.Weights] = {}
         for name, answer in self.roll.ask(kind, self._number, messages, self.deployment.timeout):

@@ -1,4 +1,4 @@
-"""Tensors and facts as Flower's records, to the bit and in few objects.
+"""Tensors and facts as Flower's records, bit for bit and in few objects.
 
 All tensors of a message are one array of bytes in the safetensors format: every type comes back as it
 was, integers too, and a network of a hundred layers costs a handful of requests instead of hundreds.

@@ -78,7 +78,7 @@ def export_onnx(model: Model, path: Path) -> float | None:
 
 
 def metadata(model: Model) -> dict[str, str]:
-    """What the graph carries beside its nodes; lists and tables as JSON."""
+    """What the graph carries next to its nodes; lists and tables as JSON."""
     return {
         "fedmt.wanted": model.spaces[0],
         "fedmt.spaces": json.dumps({space: model.classes(space) for space in model.spaces}),

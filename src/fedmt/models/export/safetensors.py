@@ -23,7 +23,7 @@ from fedmt.runs.folder import RunFolder
 
 
 def export_safetensors(model: Model, run: Path, path: Path) -> Path:
-    """Writes the file, which `fedmt.load` reads as it reads a run folder, and beside it the card as JSON;
+    """Writes the file, which `fedmt.load` reads as it reads a run folder, and next to it the card as JSON;
     returns the card's path. `run`: where the metrics are recorded."""
     if run.is_file():
         raise FedmtError(f"{run} is such a file already: copy it.")
