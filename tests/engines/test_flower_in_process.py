@@ -958,6 +958,16 @@ def test_another_version_or_network(make, tmp_path, monkeypatch) -> None:
         assert answer.startswith("Center 'center-2': ") and reason in answer
 
 
+def test_all_centers_that_do_not_fit_are_named_at_once(make, tmp_path) -> None:
+    path, files = make()
+    for number in (1, 2):
+        classes = DATA.format(classes=json.dumps(["tops", "bottoms"]))
+        files[100 + number].write_text(classes.replace("center-1", f"center-{number}", 1))
+    said = stopped(InProcessGrid(files), path, tmp_path / "out").splitlines()
+    assert [line.partition(":")[0] for line in said[:-1]] == ["Center 'center-1'", "Center 'center-2'"]
+    assert said[-1].startswith("The run has not started.") and "remove it from the config" in said[-1]
+
+
 def test_average_needs_consent(make, tmp_path) -> None:
     path, files = make(method='name = "fedmt"\ncorrespondence = "estimated"\naverage = true')
     said = stopped(InProcessGrid(files), path, tmp_path / "out")
@@ -984,7 +994,9 @@ def test_a_broken_file_stays_at_its_center(make, tmp_path, caplog) -> None:
     )
     grid = InProcessGrid(files)
     said = stopped(grid, path, tmp_path / "out")
-    assert said == "Center 'center-1': its data or its center.toml has a problem, which its own log names."
+    first, advice = said.splitlines()
+    assert first == "Center 'center-1': its data or its center.toml has a problem, which its own log names."
+    assert "at the center or in the federation's config" in advice and "start the run again" in advice
     assert "secret-name" in caplog.text
     assert all("secret-name" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
 

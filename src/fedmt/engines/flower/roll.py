@@ -32,6 +32,9 @@ POLL = 0.2
 CHECK_TIMEOUT = 120.0
 """Seconds that a node which appears during a run may take for its check."""
 
+REST = 10.0
+"""Seconds to hear the other centers, once one does not fit: all problems are named at once."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -80,16 +83,23 @@ class Roll:
     def call(self, facts: Mapping[str, Any], wait: float, at_least: int) -> None:
         """Before the first round: waits for all centers, and after `wait` seconds for `at_least` of them.
 
-        A center whose check fails stops the run, with its name and the reason.
+        A center that does not fit the config stops the run. Somebody made a mistake in one of the two files,
+        and training without the center would be another experiment than the one that was asked for.
         """
         deadline = time.monotonic() + wait
         log.info("Waiting for %s.", listed(self.names, 20))
+        misfits: dict[str, str] = {}
         while len(self.nodes) < len(self.names) and time.monotonic() < deadline:
             self._ask_newcomers(facts)
-            for name, problem in self._newcomers():
-                if problem:
-                    raise FedmtError(f"Center '{name}': {problem}.")
+            found = {name: problem for name, problem in self._newcomers() if problem}
+            if found and not misfits:
+                deadline = min(deadline, time.monotonic() + REST)
+            misfits |= found
+            if misfits and not self._pending:
+                break
             time.sleep(POLL)
+        if misfits:
+            raise FedmtError(not_begun(misfits))
         missing = [name for name in self.names if name not in self.nodes]
         if len(self.nodes) < at_least:
             others = f" Nodes that did not fit: {'; '.join(self._strangers)}." if self._strangers else ""
@@ -305,3 +315,16 @@ class Roll:
         except Exception as error:
             return Answer(problem=f"its answer cannot be read ({type(error).__name__})")
         return Answer(problem=escaped(wrong)) if wrong else Answer(facts, content)
+
+
+def not_begun(misfits: Mapping[str, str]) -> str:
+    """Which centers do not fit the federation's config, and what to do."""
+    lines = [f"Center '{name}': {misfits[name]}." for name in sorted(misfits)]
+    return "\n".join(
+        [
+            *lines,
+            "The run has not started. Correct this at the center or in the federation's config, whichever is "
+            "wrong, then start the run again with the same command. To train without a center, remove it from "
+            "the config.",
+        ]
+    )
