@@ -42,6 +42,11 @@ needs_nginx = pytest.mark.skipif(
     reason="nginx is not installed (Debian: apt-get install nginx)",
 )
 
+FAKETIME = next((str(p) for p in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), "")
+needs_faketime = pytest.mark.skipif(
+    not FAKETIME, reason="libfaketime is not installed (Debian: apt-get install faketime)"
+)
+
 
 def reached(port: int, path: str, authority: Path) -> int:
     """The status of a request as Flower's own programs make it. The path goes out as it is written."""
@@ -282,6 +287,23 @@ def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, s
     else:
         node.main(words)
         assert started == [["flower-supernode", *words]]
+
+
+@needs_faketime
+@pytest.mark.parametrize(("shift", "said"), [("+60s", "60 s ahead of"), ("-400s", "400 s behind")])
+def test_a_node_on_a_machine_with_a_wrong_clock_says_so(running, monkeypatch, shift, said) -> None:
+    """The process that a center starts, with all that it asks the system for the time. At -400 s, the
+    certificate of this test is not yet valid."""
+    monkeypatch.setitem(running.environment, "FAKETIME", shift)
+    monkeypatch.setitem(running.environment, "LD_PRELOAD", FAKETIME)
+    started = running.start_supernode(
+        f"wrong-clock{shift}", running.folder / "none.toml", running.keys / "known"
+    )
+    printed = output(started, "the coordinator's")
+    number, words = said.split(" ", 1)
+    found = re.search(rf"clock is about (\d+) {words} the coordinator's", printed)
+    assert found and abs(int(found[1]) - int(number)) <= 3, printed
+    assert started.process.wait(30) == 2 and "terminated gracefully" not in printed
 
 
 def test_the_tolerances_are_flowers() -> None:
