@@ -4,7 +4,14 @@ import numpy as np
 import torch
 
 from fedmt.core import static_bn
-from fedmt.engines.summing import SummedStatistics, SummedUpdates, moment_layout, update_layout
+from fedmt.engines.summing import (
+    SummedStatistics,
+    SummedUpdates,
+    moment_layout,
+    precision_notes,
+    update_layout,
+)
+from fedmt.privacy.masking.fixed_point import Entry, Layout
 from fedmt.privacy.masking.terms import Summing
 
 TERMS = Summing(threshold=2, max_samples=100)
@@ -66,6 +73,23 @@ def test_entries_out_of_range_are_clipped_and_counted() -> None:
     assert total.clipped == 1
     wild["body.weight"][0, 0] = torch.nan
     assert not total.add("center", wild, 1)
+
+
+def test_a_bound_on_the_samples_that_is_far_too_large_is_noted(make_federation) -> None:
+    federation = make_federation()
+    largest = max(map(len, federation.centers))
+    assert precision_notes(TERMS, federation, True) == ()
+    wide = Summing(threshold=2, max_samples=65_536)
+    assert precision_notes(wide, federation, False) == precision_notes(None, federation, True) == ()
+    (note,) = precision_notes(wide, federation, True)
+    assert f"max_samples is 65,536, and the largest center has {largest:,} samples" in note
+    # And it is so: the same update, in the layouts of both bounds.
+    coarse, fine = (
+        Layout((Entry("x", (1,), 3),), 4, Summing(2, most).heaviest).encode({"x": np.float32([0.1])}, largest)
+        for most in (65_536, largest)
+    )
+    factor = int(note.rpartition("rounded ")[2].split()[0].replace(",", ""))
+    assert abs(int(fine[0][0]) / int(coarse[0][0]) / factor - 1) < 1e-3
 
 
 def test_statistics_are_pooled_as_without_secure_aggregation() -> None:

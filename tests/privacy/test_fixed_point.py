@@ -51,9 +51,31 @@ def test_the_mean_is_that_of_a_float64_reference(weights: list[int], heads: int,
             continue
         heavy = sum(w for _, w in having)
         expected = sum(u.astype(np.float64) * w for u, w in having) / heavy
-        step = 2.0 ** (3 - LAYOUT.precision) * (1 if ":" in name else 1024 / heavy)
-        assert np.abs(mean.means[name] - expected).max() <= len(having) * step + 1e-6
+        # Each center rounds once, by half a step at the most, and float32 rounds twice: w x and the mean.
+        step = 2.0 ** (3 - LAYOUT.precision) * (1 if ":" in name else 1024)
+        largest = sum(np.abs(u).max() * w for u, w in having)
+        bound = (len(having) * step / 2 + 2.0**-22 * largest) / heavy
+        assert np.abs(mean.means[name] - expected).max() <= bound
     assert mean.totals["trunk"] == sum(weights)
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.floats(1e-6, 1.0), centers=st.integers(2, 16), seed=st.integers(0, 2**32 - 1))
+def test_the_error_of_a_round_is_within_half_a_step_and_has_no_side(
+    size: float, centers: int, seed: int
+) -> None:
+    """Of updates of any size, and equal weights: against float64. Its mean over many entries is next to 0."""
+    layout = Layout((Entry("x", (4000,), 3),), centers)
+    rng = np.random.default_rng(seed)
+    updates = rng.normal(0, size, (centers, 4000)).clip(-7, 7).astype(np.float32)
+    vectors = [layout.encode({"x": update})[0] for update in updates]
+    found = layout.decode(np.sum(vectors, axis=0, dtype=np.uint32), centers).means["x"]
+    step = 2.0 ** (3 - layout.precision)
+    error = found - updates.astype(np.float64).mean(axis=0)
+    assert np.abs(error).max() <= step / 2 + 2.0**-24 * np.abs(found).max()
+    # Uniform within half a step: a standard error of step / sqrt(12 * 4000 * centers), here six times that.
+    floats = 2.0**-24 * np.abs(found).max() / np.sqrt(4000)
+    assert abs(error.mean()) <= 6 * (step / np.sqrt(12 * 4000 * centers) + floats)
 
 
 def test_the_order_of_centers_does_not_matter() -> None:

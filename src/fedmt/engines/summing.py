@@ -31,6 +31,9 @@ STATISTIC = 4
 MOMENT = 10
 """Of a first or second moment, in 64 bits: at most 2^10 times the largest of the reference center's layer."""
 
+ROOM = 16
+"""max_samples may be so many times the largest center before it is worth a note."""
+
 
 def check_terms(summing: Summing, federation: Federation, participation: float) -> None:
     """Refuses a federation whose sums could never be revealed, or have no room for a center's weight."""
@@ -48,6 +51,18 @@ def check_terms(summing: Summing, federation: Federation, participation: float) 
                 f"deployment.max_samples: {summing.max_samples:,} given, but center '{center.name}' has "
                 f"{len(center):,} samples."
             )
+
+
+def precision_notes(summing: Summing | None, federation: Federation, by_samples: bool) -> tuple[str, ...]:
+    """Whether `max_samples` is so far above all centers that updates are rounded coarsely."""
+    largest = max(map(len, federation.centers), default=0)
+    if summing is None or not by_samples or not largest or summing.heaviest <= ROOM * largest:
+        return ()
+    enough = 1 << (largest - 1).bit_length()
+    return (
+        f"deployment.max_samples is {summing.max_samples:,}, and the largest center has {largest:,} samples: "
+        f"updates are rounded {summing.heaviest // enough:,} times as coarsely as with {enough:,}.",
+    )
 
 
 def update_layout(

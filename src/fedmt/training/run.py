@@ -33,6 +33,7 @@ from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.engines.state import State
+from fedmt.engines.summing import precision_notes
 from fedmt.metrics import HEADLINE, enter
 from fedmt.models.calibrating import calibrate
 from fedmt.models.description import describe, with_calibration
@@ -80,7 +81,7 @@ def run(
     # The data is read before the folder is made: bad data leaves nothing behind.
     federation, notes = build_federation(config)
     engine = build_engine(config, federation, device)
-    notes = (*notes, *privacy_notes(engine.method, federation.centers))
+    notes = (*notes, *_notes(engine, federation))
     return run_engine(config, engine, out, resume, observer or Silent(), notes)
 
 
@@ -101,8 +102,17 @@ def run_arrays(
         RunFolder(Path(out)).refuse_if_taken()
     federation, held = with_held_out(federation, config)
     engine = build_engine(config, federation, device, network)
-    notes = (*federation.notes, *held, *privacy_notes(engine.method, federation.centers))
+    notes = (*federation.notes, *held, *_notes(engine, federation))
     return run_engine(config, engine, out, resume, observer or Silent(), notes, network)
+
+
+def _notes(engine: LocalEngine, federation: Federation) -> tuple[str, ...]:
+    """What privacy and secure aggregation mean for this federation."""
+    by_samples = engine.method.training.weights == "samples"
+    return (
+        *privacy_notes(engine.method, federation.centers),
+        *precision_notes(engine.summing, federation, by_samples),
+    )
 
 
 def run_engine(

@@ -40,8 +40,8 @@ PROGRAMS = (OWN, "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverap
 
 
 NOT_YET_VALID, EXPIRED = 9, 10
-"""OpenSSL's codes (X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED) for a certificate whose dates do
-not fit this machine's clock."""
+"""OpenSSL's codes for a certificate whose dates do not fit this machine's clock
+(X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED)."""
 
 
 def skew(

@@ -320,11 +320,9 @@ class Roll:
 def not_begun(misfits: Mapping[str, str]) -> str:
     """Which centers do not fit the federation's config, and what to do."""
     lines = [f"Center '{name}': {misfits[name]}." for name in sorted(misfits)]
-    return "\n".join(
-        [
-            *lines,
-            "The run has not started. Correct this at the center or in the federation's config, whichever is "
-            "wrong, then start the run again with the same command. To train without a center, remove it from "
-            "the config.",
-        ]
+    lines.append(
+        "The run has not started. Correct this at the center or in the federation's config, whichever is "
+        "wrong, then start the run again with the same command. To train without a center, remove it from "
+        "the config."
     )
+    return "\n".join(lines)
