@@ -81,15 +81,25 @@ def test_the_options_of_the_search_are_options_still():
 
 
 def test_the_page_of_attacks_says_what_was_stored():
+    """Every figure that is stored stands in its row, below its column, and no other."""
     stored = json.loads((RESULTS / "data" / "attacks.json").read_text())
-    tables = (RESULTS / "attacks.md").read_text().split("## ")[1:3]
-    lines = [[[c.strip() for c in line.split("|")[1:-1]] for line in t.splitlines() if line.startswith("| ")]
-             for t in tables]  # fmt: skip
-    for metric, (header, _, *rows) in zip(("accuracy.garment", "attack_success"), lines, strict=True):
-        shown = {(row[0], column): cell for row in rows for column, cell in zip(header, row, strict=True)}
-        found = {(c["row"], c["column"]): c["metrics"][metric]["mean"] for c in stored["cells"]}
-        figures = {at: f"{value:.1f}" for at, value in found.items() if value is not None}
-        assert figures and figures == {at: v for at, v in shown.items() if v[:1].isdigit()}
+    page = (RESULTS / "attacks.md").read_text()
+    for metric in ("accuracy.garment", "attack_success"):
+        part = page.partition(f"<!-- table: {metric} -->")[2].partition("<!-- end of table -->")[0]
+        shown = {}
+        header: list[str] = []
+        for line in (line for line in part.splitlines() if line.startswith("|")):
+            row, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+            header = header if row else cells  # a table's first line has no row
+            shown |= {(row, c): v for c, v in zip(header, cells, strict=True) if row and v[:1].isdigit()}
+        found = {(c["row"], c["column"]): c["metrics"][metric] for c in stored["cells"]}
+        figures = {
+            at: f"{f['mean']:.1f}" + (f" ± {f['sd']:.1f}" if f["sd"] is not None else "")
+            for at, f in found.items()
+            if f["mean"] is not None
+        }
+        assert figures
+        assert figures == {at: text.partition(" (")[0] for at, text in shown.items()}
 
 
 @pytest.mark.parametrize("name", ["thyroid", "trec", "embeddings"])
