@@ -99,7 +99,7 @@ def measure(
         if keyed:
             text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nkey = "{fingerprints[name]}"\n')
         else:
-            own = own.replace(f'key = "../keys/{name}"\n', "")
+            own = own.replace(f'key = "../keys/{name}"', "")
         if sums:
             own += "\n[peers]\n" + "".join(f'{p} = "{k}"\n' for p, k in fingerprints.items() if p != name)
         center.write_text(own)
@@ -149,7 +149,7 @@ def private(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each protection costs per round.")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="of each federation")
     parser.add_argument("--only", nargs="*", default=[], help="lines with one of these words")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,10 +12,12 @@ from fedmt.engines.flower.plan import Plan
 
 
 def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, shape: str) -> str:
-    """What does not fit in a center's answer to the check; empty if nothing.
+    """What does not fit in a center's answer to the check; empty if nothing. TypeError: it is malformed.
 
     expected: the label space that the config gives it. shape: the digest of the model's shape here.
     """
+    if not well_formed(facts):
+        raise TypeError
     if facts.get("version") != plan.version:
         return f"it runs fedmt {facts.get('version')}, the coordinator {plan.version}"
     own = facts.get("space")
@@ -38,3 +40,19 @@ def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, sh
     if facts.get("shape") != list(plan.read.shape):
         return f"its {plan.read.word}s have shape {facts.get('shape')}, expected {list(plan.read.shape)}"
     return not_promised(facts.get("privacy"), plan.config.privacy)
+
+
+def well_formed(facts: Mapping[str, Any]) -> bool:
+    """Whether the parts that are compared have the types in which fedmt writes them.
+
+    A center does not go on to its model and its data where its version or its space is another.
+    """
+    version, model, shape, space = (facts.get(key) for key in ("version", "model", "shape", "space"))
+    sized = isinstance(shape, list) and all(isinstance(size, int) for size in shape)
+    named = isinstance(space, list) and len(space) == 2 and isinstance(space[1], list)
+    return (
+        isinstance(version, str)
+        and isinstance(model, str | None)
+        and (shape is None or sized)
+        and (space is None or (named and all(isinstance(name, str) for name in [space[0], *space[1]])))
+    )

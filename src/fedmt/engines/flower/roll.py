@@ -38,11 +38,13 @@ REST = 10.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a center said, or why there is nothing (`problem`, in printable characters)."""
+    """What a center said, or why there is nothing (`problem`, in printable characters). malformed: because it
+    is not as fedmt writes it."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     content: RecordDict | None = None
     problem: str = ""
+    malformed: bool = False
 
     def tensors(self, name: str) -> wire.Weights:
         return {} if self.content is None else wire.tensors_of(self.content, name)
@@ -165,13 +167,18 @@ class Roll:
             own = self._known[node].name
             name = answer.facts.get("center")
             said = escaped(name, 80)
+            if own is not None and answer.malformed:
+                self._stranger(
+                    node, f"the answer of center '{own}' to the check is malformed: {answer.problem}"
+                )
+                continue
             if own is not None:
                 problem = answer.problem
                 if not problem and name != own:
                     problem = f"its node answers for center '{said}', which has another key"
                 name = own
             elif answer.problem or not isinstance(name, str):
-                self._stranger(node, answer.problem or "it gives no name")
+                self._stranger(node, answer.problem or str(answer.facts.get("problem") or "it gives no name"))
                 continue
             elif name not in self.names:
                 self._stranger(node, f"it calls itself '{said}', which the federation does not name")
@@ -295,7 +302,7 @@ class Roll:
         except httpx.HTTPError:  # the SuperLink, not an answer
             raise
         except Exception as error:
-            return Answer(problem=f"its answer cannot be read ({type(error).__name__})")
+            return Answer(problem=f"its answer cannot be read ({type(error).__name__})", malformed=True)
         return self._read(messages[0], identifier, node) if messages else None
 
     def _read(self, message: Message, identifier: str, node: int) -> Answer:
@@ -311,9 +318,9 @@ class Roll:
             if wrong and facts.get("problem"):
                 wrong += f"; unsigned, it says: {facts['problem']}"
         except FedmtError as error:
-            return Answer(problem=escaped(error))
+            return Answer(problem=escaped(error), malformed=True)
         except Exception as error:
-            return Answer(problem=f"its answer cannot be read ({type(error).__name__})")
+            return Answer(problem=f"its answer cannot be read ({type(error).__name__})", malformed=True)
         return Answer(problem=escaped(wrong)) if wrong else Answer(facts, content)
 
 

@@ -54,7 +54,10 @@ def main(grid: Grid, context: Context) -> None:
     missing = [key for key, value in given.items() if not value]
     if missing:
         raise FedmtError(f'--run-config: say {" and ".join(missing)}, as in out="/data/runs/first".')
-    coordinate(grid, load_config(Path(given["federation"])), Path(given["out"]))
+    try:
+        coordinate(grid, load_config(Path(given["federation"])), Path(given["out"]))
+    except FedmtError as error:
+        raise FedmtError(str(error)) from None  # Flower logs where it came from, and it came from the user
 
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:
