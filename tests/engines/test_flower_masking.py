@@ -28,7 +28,8 @@ from fedmt.engines.flower import wire
 from fedmt.engines.flower.keys import make_keys
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
-from fedmt.engines.summing import arrays
+from fedmt.engines.summing import SummedUpdates, arrays
+from fedmt.privacy.masking.fixed_point import Layout
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run
 
@@ -258,6 +259,35 @@ def test_a_center_that_vanishes_is_left_out_and_the_sum_is_right(make, tmp_path)
     first, second = (m["centers"] for m in RunFolder(tmp_path / "flower").metrics()[1:])
     assert {n for n, r in first.items() if "left_out" in r} == {"center-2"}
     assert not any("left_out" in r for r in second.values())
+
+
+@pytest.mark.parametrize(("kind", "in_sum"), [("query.check", 3), ("train", 3), ("query.reveal", 4)])
+def test_whenever_a_center_vanishes_the_sum_is_that_of_the_integers(
+    make, tmp_path, monkeypatch, kind, in_sum
+) -> None:
+    """During setup, before it masked, or between the messages: the unmasked sum next to what was encoded."""
+    encoded: list[np.ndarray] = []
+    totals: list[np.ndarray] = []
+    encode, add_total = Layout.encode, SummedUpdates.add_total
+
+    def noted(layout: Layout, *given: Any) -> Any:
+        found = encode(layout, *given)
+        encoded.append(found[0].copy())
+        return found
+
+    def adding(updates: SummedUpdates, total: np.ndarray, present: int) -> None:
+        totals.append(total.copy())
+        add_total(updates, total, present)
+
+    monkeypatch.setattr(Layout, "encode", noted)
+    monkeypatch.setattr(SummedUpdates, "add_total", adding)
+    path, grid = make(training='batch_norm = "static-reference"', rounds=1)
+    vanishing(grid, {(kind, 0 if kind == "query.check" else 1): ["center-4"]})
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert len(encoded) == in_sum and len(totals) == 1
+    assert np.array_equal(totals[0], np.sum(encoded, axis=0, dtype=totals[0].dtype))
+    centers = RunFolder(tmp_path / "flower").metrics()[1]["centers"]
+    assert {n for n, r in centers.items() if "left_out" in r} == ({"center-4"} if in_sum == 3 else set())
 
 
 def test_one_before_and_one_between_give_no_sum_and_no_wrong_one(make, tmp_path) -> None:
