@@ -22,6 +22,8 @@ test: ruff
 	  echo "Skipped: the report's browser tests, since there is no Chromium here (Debian: apt-get install chromium)."
 	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
 	  echo "Skipped: a federation through the proxy, since there is no nginx here (Debian: apt-get install nginx)."
+	@ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || \
+	  echo "Skipped: a node with a wrong clock, since there is no libfaketime here (Debian: apt-get install faketime)."
 	@$(BIN)/mypy & types=$$!; set -x; $(PYTEST) --durations=20; tests=$$?; wait $$types && exit $$tests
 
 # The package from its wheel, in an empty environment and another folder: a few minutes, most of them to install torch.
