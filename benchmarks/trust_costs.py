@@ -10,8 +10,8 @@ privacy changes the training and not what travels, so it is measured in a simula
 of 200 images.
 
 Measured 2026-11-16 on 2 cores of an Intel Xeon, shared with much other work (load 17 to 30); Python 3.11.7,
-torch 2.13.0, flwr 1.41.0, one thread, --rounds 1. At such a load, differences of a few CPU seconds and of half
-a minute mean nothing, and bytes are exact but for heartbeats and polling. In this order: 65, 110, 92, 100 s;
+torch 2.13.0, flwr 1.41.0, one thread, --rounds 1. At such a load, differences of a few CPU seconds and of
+half a minute mean nothing; bytes are exact but for heartbeats and polling. In this order: 65, 110, 92, 100 s;
 31, 40, 37, 38 CPU seconds; 44.80, 44.88, 44.87, 44.88 MB sent. Secure aggregation, in a run of its own:
 75 s, 34 CPU seconds, 44.87 MB. The median was not measured here. Differential privacy: 2.69 s of training per
 center and round, 0.59 s without.
