@@ -99,8 +99,8 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     headline, details = sentences(compared)
     if len(others) > 1:
         details.append(
-            f"{best.name} is the best of {len(others)} on these samples. Choosing it by them flatters it "
-            "slightly; the table has the difference of each run."
+            f"{best.name} is the best of {len(others)} on these {compared.noun}s. Choosing it by them "
+            "flatters it slightly; the table has the difference of each run."
         )
     details += [_spread(g) for g in (best, baseline) if g.spread is not None]
     for group in others:

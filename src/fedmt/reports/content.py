@@ -28,12 +28,15 @@ from fedmt.runs.evaluation import Evaluation
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; the last three darker than theirs, since a
 # line needs a contrast of 3 to white paper. The page adds line styles to them.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
+COLOURS = ("#39424e", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
 
 SCRIPTS = (
     "basics.js",
     "downloads.js",
     "tables.js",
+    "forest.js",
+    "summary.js",
+    "metrics.js",
     "curves.js",
     "matrices.js",
     "thresholds.js",

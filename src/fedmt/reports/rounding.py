@@ -21,10 +21,10 @@ def points(share: float, sign: bool = False) -> str:
     """A difference of shares in percentage points.
 
     >>> points(0.0791), points(-0.0125, sign=True)
-    ('7.9', '-1.3')
+    ('7.9', '−1.3')
     """
     size = math.copysign(math.floor(1000 * float(f"{abs(share):.5g}") + 0.5) / 10, share)
-    return f"{size:{'+' if sign else ''}.1f}"
+    return f"{size:{'+' if sign else ''}.1f}".replace("-", "−")
 
 
 def duration(seconds: float) -> str:
