@@ -18,13 +18,13 @@ def percent(share: float) -> str:
 
 
 def points(share: float, sign: bool = False) -> str:
-    """A difference of shares in percentage points.
+    """A difference of shares in percentage points, with the minus sign that the page's scripts write.
 
-    >>> points(0.0791), points(-0.0125, sign=True)
-    ('7.9', '−1.3')
+    >>> points(0.0791), points(0.0125, sign=True)
+    ('7.9', '+1.3')
     """
     size = math.copysign(math.floor(1000 * float(f"{abs(share):.5g}") + 0.5) / 10, share)
-    return f"{size:{'+' if sign else ''}.1f}".replace("-", "−")
+    return f"{size:{'+' if sign else ''}.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def duration(seconds: float) -> str:
