@@ -14,33 +14,18 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).parent.parent / "docs" / "figures" / "report.png"
-WIDTH = 1440
-
-# Of the curves the accuracies alone, of the correspondences M-hat beside M; the page has more.
-LEFT_OUT = """
-#curve-charts figure:nth-child(n + 4), #curve-charts > p, #m-body > .grid, #m-body > .controls,
-#m-body > .note:last-of-type, #metrics, #classes, #centers, #again, #detail-controls,
-details, .said { display: none !important; }
-"""
+WIDTH, HEIGHT = 1440, 1230
 
 
 def main(quickstart: Path) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": 800}, device_scale_factor=1.5)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
         page.goto((quickstart / "report.html").resolve().as_uri())
-        page.select_option("#detail", label="FedMT (E)")
-        page.select_option("#center", label="mean of the centers in 'layer'")
-        page.evaluate(
-            "css => { const style = document.createElement('style'); style.textContent = css; "
-            "document.head.append(style); }",
-            LEFT_OUT,
-        )
-        page.evaluate("document.activeElement.blur()")
-        page.screenshot(path=OUT, full_page=True)
+        page.screenshot(path=OUT)
         browser.close()
-    # Few colours are in it: a palette takes half of the bytes.
+    # Few colors are in it: a palette takes half of the bytes.
     Image.open(OUT).convert("RGB").quantize(256).save(OUT, optimize=True)
 
 

@@ -1,8 +1,9 @@
-"""Run folders as a run would leave them, made up: any number of classes, rounds and centers in no time."""
+"""Run folders as a run would leave them, made up in no time, and reports of them in a real browser."""
 
 import json
+import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 
 from fedmt import Correspondence, LabelSpace
 from fedmt.config import dump_config, parse_config
 from fedmt.data.member import Member
 from fedmt.metrics import METRICS, intervals
+from fedmt.metrics.measuring import Answers, with_intervals
+from fedmt.reports.report import report
 from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
 from fedmt.runs.folder import RunFolder
 
@@ -80,12 +84,21 @@ def record(
     }
 
 
+def site_results(test: Predicted, name: str, first: int, step: int) -> dict[str, Any]:
+    """As a run measures a site: every `step`-th sample is from it."""
+    labels = torch.from_numpy(test.labels[first::step])
+    scores = torch.from_numpy(test.probabilities[first::step].astype(np.float32))
+    metrics = with_intervals(Answers([scores], labels))
+    return {"kind": "site", "name": name, "space": test.space, "samples": len(labels), "metrics": metrics}
+
+
 @pytest.fixture(scope="session")
 def make_run() -> MakeRun:
     """classes of the wanted space 'fine', `groups` of the centers' 'coarse'; unfinished: no summary.
 
     skill: how far the true class stands out. same_tests: test labels that do not depend on the seed.
-    estimated: with M-hat; else M is given. training_seed: the seed in the config.
+    estimated: with M-hat; else M is given. training_seed: the seed in the config. sites: where the samples of
+    the wanted space are from, in turn.
     """
 
     def make(
@@ -105,6 +118,7 @@ def make_run() -> MakeRun:
         estimated: bool = True,
         training_seed: int = 0,
         temperature: float | None = None,
+        sites: tuple[str, ...] = (),
     ) -> Path:
         rng = np.random.default_rng(seed)
         path.mkdir(parents=True)
@@ -142,6 +156,10 @@ def make_run() -> MakeRun:
         )
         with patch.multiple(intervals, FEWEST=20, MOST=20):  # nobody looks how good they are
             measured = measured_again(evaluation)
+            if sites:
+                measured["places"] = [
+                    site_results(tests[0], name, i, len(sites)) for i, name in enumerate(sites)
+                ]
         with folder.metrics_file.open("w") as file:
             for r in range(done + 1):
                 file.write(json.dumps(record(rng, r, rounds, centers, done, measured)) + "\n")
@@ -166,3 +184,111 @@ def make_run() -> MakeRun:
         return path
 
     return make
+
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+SITES = ("Bonn", "Kiel")
+HOSTILE = "</script><img src=x onerror=boom()>"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Skipped without Chromium (Debian: `apt-get install chromium`) or without playwright."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium: the report's browser tests are skipped")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page, with what it complained of and asked for."""
+
+    def __init__(self, browser, address: str, **options: object) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        # The last is the tests' own doing: they read pixels.
+        self.page.on(
+            "console",
+            lambda m: m.text.startswith("Canvas2D: Multiple readback") or self.complaints.append(m.text),
+        )
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.goto(address)
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator[object]:
+    opened: list[Opened] = []
+
+    def go(address: str, **options: object) -> Opened:
+        opened.append(Opened(browser, address, **options))
+        return opened[-1]
+
+    yield go
+    for one in opened:
+        one.context.close()
+        outside = [u for u in one.requests if not u.startswith(("file:", "data:", "http://127.0.0.1:"))]
+        assert outside == [] and one.complaints == []
+
+
+@pytest.fixture(scope="session")
+def comparison(make_run, tmp_path_factory) -> Path:
+    """Three runs, one of them unfinished, with a class name that tries to be HTML."""
+    home = tmp_path_factory.mktemp("comparison")
+    names = (HOSTILE, "b", "c", "d", "e", "f")
+    runs = [
+        make_run(home / "first", names=names, seed=1),
+        make_run(home / "second", rounds=12, seed=2),
+        make_run(home / "third", finished=False, seed=3),
+    ]
+    report(runs, home / "report.html")
+    return home / "report.html"
+
+
+@pytest.fixture(scope="session")
+def paired(make_run, tmp_path_factory) -> Path:
+    """A run with a given M, one with an estimated M and a baseline, all tested on the same samples."""
+    home, same = tmp_path_factory.mktemp("paired"), {"same_tests": True, "sites": SITES}
+    runs = [
+        make_run(home / "single", method="single", seed=1, skill=0.9, estimated=False, **same),
+        make_run(home / "given", seed=2, skill=3.0, estimated=False, temperature=0.5, **same),
+        make_run(home / "estimated", seed=3, skill=2.0, same_tests=True),
+    ]
+    report(runs, home / "report.html", "Paired", notice="Internal draft.")
+    return home / "report.html"
+
+
+@pytest.fixture
+def ink_of() -> Callable[..., int]:
+    return _ink_of
+
+
+def _ink_of(page, selector: str) -> int:
+    """How many pixels of a canvas differ from its first one."""
+    return page.eval_on_selector(
+        selector,
+        """c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
+        for (let i = 0; i < d.length; i += 4)
+          if (d[i] !== d[0] || d[i+1] !== d[1] || d[i+2] !== d[2] || d[i+3] !== d[3]) n++;
+        return n; }""",
+    )
+
+
+@pytest.fixture
+def hostile() -> str:
+    """The name of a class that tries to be HTML."""
+    return HOSTILE

@@ -44,7 +44,7 @@ def test_the_best_run_against_single(made):
         [100 * even.value, 100 * even.low, 100 * even.high], abs=0.051
     )
     assert percent(difference["accuracy"].first) in found["details"][1]
-    assert "best of 2 on these samples" in found["details"][2]
+    assert "best of 2 on these test images" in found["details"][2]
     assert found["differences"].keys() == {0, 2}
     assert found["differences"][2]["accuracy"]["value"] == pytest.approx(
         difference["accuracy"].value, rel=1e-3

@@ -15,7 +15,7 @@ from fedmt.data.member import Member
 from fedmt.methods import FedMT, Single, Training
 from fedmt.metrics import METRICS
 from fedmt.models import load
-from fedmt.reports.content import ReportedRun, content, render
+from fedmt.reports.content import ReportedRun, content, render, word
 from fedmt.reports.report import Source, confident_mistakes, distinct, report
 from fedmt.reports.results import for_priors
 from fedmt.reports.watch import Follower
@@ -340,3 +340,11 @@ def test_the_priors_of_a_run_are_in_its_evaluation(real, tmp_path):
     (run,) = page_data(tmp_path / "page.html")["runs"]
     assert run["centers"][1]["prior_error"] > 0 and "prior_error" in run["curves"]
     assert len(run["centers"][1]["prior"]) == 10 and "prior" not in run["centers"][0]
+
+
+def test_samples_are_called_by_their_own_word():
+    def run(**settings: str) -> ReportedRun:
+        return ReportedRun("a", [], settings)
+
+    assert word([run(input="tables")]) == "row" and word([run(input="text")] * 2) == "text"
+    assert word([run()]) == "image" and word([run(), run(input="vectors")]) == "sample"

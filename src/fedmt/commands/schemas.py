@@ -99,9 +99,9 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
 
 
 def _no_features(spec: SourceSpec) -> list[str]:
-    """The columns of labels and groups."""
-    groups = [] if spec.group_column is None else [spec.group_column]
-    return [spec.label_column, *(spec.label_columns or {}).values(), *groups]
+    """The columns of labels, groups and sites."""
+    others = [column for column in (spec.group_column, spec.site_column) if column is not None]
+    return [spec.label_column, *(spec.label_columns or {}).values(), *others]
 
 
 def tell_identifiers(parts: Sequence[Statistics], console: Console, titled: Collection[str] = ()) -> None:

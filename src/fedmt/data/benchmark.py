@@ -86,9 +86,17 @@ def load_benchmark(
     snippets = None
     if held.snippets is not None:
         snippets = tuple(held.snippets[i] for i in test.positions.tolist())
+    sites = None if held.sites is None else tuple(held.sites[i] for i in test.positions.tolist())
     wanted_labels = test.labels[spec.wanted]
     first = Center(
-        "test", tested, goal, wanted_labels, input=data.input, snippets=snippets, groups=test.groups
+        "test",
+        tested,
+        goal,
+        wanted_labels,
+        input=data.input,
+        snippets=snippets,
+        groups=test.groups,
+        sites=sites,
     )
     tests = [first]
     centers: list[Center] = []

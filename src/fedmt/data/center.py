@@ -31,6 +31,7 @@ class Samples:
     snippets: of a test, what a report shows of each sample, where its stored form does not show it. They are
     never sent or written, except into a report that is asked to show them.
     groups: int64 [N], equal for samples that are never separated (groups.py). They never leave the center.
+    sites: of a test, the site that each sample is from, where the data says so.
     """
 
     values: Tensor
@@ -39,6 +40,7 @@ class Samples:
     input: Input
     snippets: tuple[str, ...] | None
     groups: Tensor | None
+    sites: tuple[str, ...] | None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -67,6 +69,7 @@ class Center(Member, Samples):
         images: Tensor | None = None,
         snippets: tuple[str, ...] | None = None,
         groups: Tensor | None = None,
+        sites: tuple[str, ...] | None = None,
     ) -> None:
         """values: the samples, in the stored form of `input`; by default images, in uint8. images: the same.
 
@@ -76,6 +79,7 @@ class Center(Member, Samples):
         size: follows from the values, whatever is given.
         snippets: of a test, what a report shows of each sample, where its stored form does not show it.
         groups: int64 [N], equal for samples that belong together, such as those of a patient.
+        sites: of a test, the site that each sample is from.
         """
         values = images if values is None else values
         if values is None:
@@ -83,7 +87,7 @@ class Center(Member, Samples):
         found = (input if isinstance(input, type) else type(input)).of(values, f"Center '{name}'")
         if isinstance(input, Input):  # it may know more than the values show, such as the names of columns
             found = replace(input, shape=found.shape)
-        Samples.__init__(self, values, labels, truth, found, snippets, groups)
+        Samples.__init__(self, values, labels, truth, found, snippets, groups, sites)
         Member.__init__(self, name, space, correspondence, len(values))  # checks them, and then the samples
 
     def __post_init__(self) -> None:
@@ -96,8 +100,9 @@ class Center(Member, Samples):
         for name, labels in (("labels", self.labels), ("truth", self.truth), ("groups", self.groups)):
             if labels is not None and labels.shape != (len(self),):
                 raise FedmtError(f"{where}: {len(self)} {word}s but {name} of shape {tuple(labels.shape)}.")
-        if self.snippets is not None and len(self.snippets) != len(self):
-            raise FedmtError(f"{where}: {len(self)} {word}s but {len(self.snippets)} snippets of them.")
+        for what, texts in (("snippets", self.snippets), ("sites", self.sites)):
+            if texts is not None and len(texts) != len(self):
+                raise FedmtError(f"{where}: {len(self)} {word}s but {len(texts)} {what} of them.")
         if self.labels is None or space is None:
             return
         low, high = int(self.labels.min()), int(self.labels.max())

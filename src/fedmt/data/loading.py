@@ -242,4 +242,5 @@ def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], 
         input=found.input,
         snippets=found.snippets if split == "test" else None,
         groups=found.groups,
+        sites=found.sites if split == "test" else None,
     )

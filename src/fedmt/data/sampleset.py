@@ -27,6 +27,7 @@ class SampleSet:
     snippets: what a report shows of each sample, where its stored form does not show it.
     groups: int64 [N], equal for samples that belong together, such as those of a patient
         (`groups.group_numbers`); None: every sample stands for itself.
+    sites: of a test set, the site that each sample is from, where the data says so (sites.py).
     """
 
     samples: Tensor
@@ -36,6 +37,7 @@ class SampleSet:
     input: Input | type[Input] = DEFAULT_INPUT
     snippets: tuple[str, ...] | None = None
     groups: Tensor | None = None
+    sites: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -22,7 +22,8 @@ class SourceSpec(Section):
 
     source: a name of `fedmt.data.sources`, or 'package.module:Name' of one's own. split: 'train' or 'test',
     for sources that have both. label_columns: the column of each label space, by its name. group_column: of
-    what must stay together, such as a patient. What the other keys mean is the source's to say.
+    what must stay together, such as a patient. site_column: of a test set, the site that each sample is from;
+    the report shows the results of each. What the other keys mean is the source's to say.
     """
 
     source: str
@@ -36,6 +37,7 @@ class SourceSpec(Section):
     text_column: str | None = None
     label_columns: dict[str, str] | None = None
     group_column: str | None = None
+    site_column: str | None = None
 
 
 CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]

@@ -55,10 +55,12 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
 
     headline, details: sentences. verdict: one word, "" where nothing is compared. best, baseline: places of
     runs; the page opens on the best. differences: by the place of a run, its configuration against the
-    baseline. seeds: configurations with several seeds, their mean and spread.
+    baseline. seeds: configurations with several seeds, their mean and spread. configurations: all, by the
+    places of their runs.
     """
     found: dict[str, Any] = {"verdict": "", "best": 0, "baseline": None, "differences": {}, "seeds": []}
     judged = [i for i, run in enumerate(runs) if _tested(run)]
+    found["configurations"] = _listed(runs, judged)
     if not judged:
         return {**found, "headline": "", "details": []}
     known = [_stored(run) for run in runs]
@@ -97,8 +99,8 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     headline, details = sentences(compared)
     if len(others) > 1:
         details.append(
-            f"{best.name} is the best of {len(others)} on these samples. Choosing it by them flatters it "
-            "slightly; the table has the difference of each run."
+            f"{best.name} is the best of {len(others)} on these {compared.noun}s. Choosing it by them "
+            "flatters it slightly; the table has the difference of each run."
         )
     details += [_spread(g) for g in (best, baseline) if g.spread is not None]
     for group in others:
@@ -171,6 +173,16 @@ def configurations(runs: Sequence[ReportedRun], places: Sequence[int]) -> list[C
     if len(set(names)) == len(names):
         return found
     return [Configuration(", ".join(runs[i].label for i in g.places), g.places, g.values) for g in found]
+
+
+def _listed(runs: Sequence[ReportedRun], judged: Sequence[int]) -> list[dict[str, Any]]:
+    """Every configuration in the order of the runs; a run that was not tested is one by itself."""
+    groups = [(g.places, g.name) for g in configurations(runs, judged)]
+    groups += [((i,), "") for i in range(len(runs)) if i not in judged]
+    return [
+        {"name": runs[places[0]].label if len(places) == 1 else name, "places": list(places)}
+        for places, name in sorted(groups)
+    ]
 
 
 def _common(labels: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmt.data.member import Member
 from fedmt.models.correspondences import origin
+from fedmt.reports.contribution import contributions
 from fedmt.reports.provenance import DIGITS
 from fedmt.reports.reported import ReportedRun
 from fedmt.reports.results import short
@@ -35,13 +36,15 @@ def origins(run: ReportedRun, method: Mapping[str, Any]) -> dict[str, str]:
 
 def centers(run: ReportedRun, sources: Mapping[str, str]) -> list[dict[str, Any]]:
     """Who took part: size, label space, where M came from, rounds missed and why, the last figures; over the
-    rounds, M-hat's error, the norm of its update and its cosine to the mean of all. sources: see `origins`.
+    rounds, M-hat's error, the norm of its update and its cosine to the mean of all; what it contributed.
+    sources: see `origins`.
     """
     metrics, evaluation = run.metrics, run.evaluation
     privacy = run.settings.get("privacy") or {}
     members = {m.name: m for m in evaluation.members} if evaluation is not None else {}
     names = list(members) or sorted({name for r in metrics for name in r["centers"]})
     found = []
+    parts = contributions(metrics)
     for name in names:
         member = members.get(name)
         records = [(r["round"], r["centers"][name]) for r in metrics if name in r["centers"]]
@@ -65,6 +68,7 @@ def centers(run: ReportedRun, sources: Mapping[str, str]) -> list[dict[str, Any]
             "trained": sum("losses" in r for _, r in records),
             "missed": missed,
             "reasons": reasons,
+            "contribution": short(parts.get(name)),
             "loss": short(last.get("losses", {}).get("loss")),
             "confident_share": short(last.get("confident_share")),
             "pseudo_label_accuracy": short(last.get("pseudo_label_accuracy")),

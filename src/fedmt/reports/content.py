@@ -17,21 +17,26 @@ import jinja2
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.measuring import recorded
 from fedmt.models.correspondences import in_short, plan
-from fedmt.reports.answer import answer
+from fedmt.reports.answer import answer, noun
 from fedmt.reports.centers import centers, matrices, origins
 from fedmt.reports.provenance import NOTICE, digest, provenance
 from fedmt.reports.reported import ReportedRun
 from fedmt.reports.results import for_priors, measured_results, predictions, short, shortened
 from fedmt.reports.rounding import duration
+from fedmt.reports.seeds import pooled
+from fedmt.runs.evaluation import Evaluation
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; the last three darker than theirs, since a
 # line needs a contrast of 3 to white paper. The page adds line styles to them.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
+COLOURS = ("#39424e", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
 
 SCRIPTS = (
     "basics.js",
     "downloads.js",
     "tables.js",
+    "forest.js",
+    "summary.js",
+    "metrics.js",
     "curves.js",
     "matrices.js",
     "thresholds.js",
@@ -64,6 +69,10 @@ def content(
         "answer": said,
         "words": [*sentences, *_untested(shown)],
         "runs": shown,
+        "configurations": [
+            {**group, **pooled([shown[i] for i in group["places"]])} for group in said["configurations"]
+        ],
+        "word": word(runs),
         "metrics": metrics,
         "headline": HEADLINE,
         "even_handed": EVEN_HANDED,
@@ -88,6 +97,18 @@ def render(data: Mapping[str, Any], live: str = "") -> str:
         uplot=read("uplot/uPlot.iife.min.js"),
         script="\n".join(read(name) for name in SCRIPTS),
     )
+
+
+def word(runs: Sequence[ReportedRun]) -> str:
+    """What one sample is called: image, row, text; sample, where the runs differ."""
+    words = {noun(run.settings).removeprefix("test ") for run in runs}
+    return words.pop() if len(words) == 1 else "sample"
+
+
+def _places(evaluation: Evaluation | None) -> list[dict[str, Any]]:
+    """The results of each test set and each site, where there are several; none in earlier files."""
+    known = (evaluation.measured or {}).get("places", []) if evaluation is not None else []
+    return [{**p, "metrics": {n: shortened(m) for n, m in p["metrics"].items()}} for p in known]
 
 
 def _untested(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -135,6 +156,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         **matrices(run.evaluation, sources),
         "tests": _tests(run, spaces),
         "priors": for_priors(run.evaluation),
+        "places": _places(run.evaluation),
         "each_test": {t: shortened(m) for t, m in last.get("tests", {}).items()},
         "evaluated": run.evaluation.round if run.evaluation is not None else None,
         "mistakes": dict(run.mistakes),

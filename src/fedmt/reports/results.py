@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedmt.core.priors import answers_for
-from fedmt.metrics import EVEN_HANDED, HEADLINE
+from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.calibration_error import expected_calibration_error
 from fedmt.metrics.measuring import Answers, recorded, values
 from fedmt.reports.scores import Numbers, confusion, reliability
@@ -84,6 +85,9 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
     return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
 
 
+PROPER = ("log_loss", "brier_score")
+
+
 def predictions(test: Predicted, classes: int, temperature: float | None = None) -> dict[str, Any]:
     """The predictions in one label space, as the diagrams need them; `by_class` has the metrics.
 
@@ -108,7 +112,9 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
 
 
 def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
-    """bins: [samples, mean confidence, share right], None where a bin is empty."""
+    """bins: [samples, mean confidence, share right], None where a bin is empty. proper: scores of the
+    probabilities, which a temperature may better or worsen without changing an answer.
+    """
     probabilities, labels = (
         torch.from_numpy(x.astype(t)) for x, t in ((answers, np.float64), (test.labels, np.int64))
     )
@@ -116,8 +122,15 @@ def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
     bins = reliability(confidence, test.predicted == test.labels)
     return {
         "bins": [[b.samples, short(b.confidence), short(b.accuracy)] if b else None for b in bins],
+        "proper": {name: short(_value(name, probabilities, labels)) for name in PROPER},
         "calibration_error": short(expected_calibration_error(probabilities, labels).item()),
     }
+
+
+def _value(name: str, probabilities: Tensor, labels: Tensor) -> float:
+    function = METRICS[name].function
+    assert function is not None
+    return function(probabilities, labels).item()
 
 
 def short(value: float | None) -> float | None:

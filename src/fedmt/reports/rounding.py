@@ -1,4 +1,8 @@
-"""Numbers as the page writes them: shares with one digit in percent, halves upward, as its scripts do."""
+"""Numbers as the page writes them: shares with one digit in percent, halves upward, as its scripts do.
+
+The scripts see five significant digits, so these functions round to five first: a sentence and a table
+must not differ in the last digit.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ import math
 
 def percent(share: float) -> str:
     """
-    >>> percent(0.7125)
-    '71.3%'
+    >>> percent(0.7125), percent(0.71149999)
+    ('71.3%', '71.2%')
     """
-    return f"{math.floor(1000 * share + 0.5) / 10:.1f}%"
+    return f"{math.floor(1000 * float(f'{share:.5g}') + 0.5) / 10:.1f}%"
 
 
 def points(share: float, sign: bool = False) -> str:
-    """A difference of shares in percentage points.
+    """A difference of shares in percentage points, with the minus sign that the page's scripts write.
 
-    >>> points(0.0791), points(-0.0125, sign=True)
-    ('7.9', '-1.3')
+    >>> points(0.0791), points(0.0125, sign=True)
+    ('7.9', '+1.3')
     """
-    size = math.copysign(math.floor(1000 * abs(share) + 0.5) / 10, share)
-    return f"{size:{'+' if sign else ''}.1f}"
+    size = math.copysign(math.floor(1000 * float(f"{abs(share):.5g}") + 0.5) / 10, share)
+    return f"{size:{'+' if sign else ''}.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def duration(seconds: float) -> str:

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.member import Member
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
-from fedmt.engines.testing import Tested, pooled
+from fedmt.engines.testing import Pooled, Tested, pooled
 from fedmt.metrics.measuring import Answers, by_class, values, with_intervals
 from fedmt.runs.files import write_atomically
 
@@ -175,7 +176,7 @@ def measured(tested: Sequence[Tested]) -> dict[str, Any]:
     metrics: `{metric: {space: {"value", "low", "high"}}}`, the mean over the answers in a space. mean_matrix:
     the same for the answer through the mean matrix. by_class: `{metric: {space: {"value": [one per class],
     "low": [...], "high": [...]}}}`, of the mean of the answers. tests: `{test: {metric: value}}` for the test
-    sets of a space that has several.
+    sets of a space that has several. places: see `by_place`; only where there is one.
     """
     found: dict[str, Any] = {"metrics": {}, "mean_matrix": {}, "by_class": {}}
     for part in pooled(tested):
@@ -191,6 +192,33 @@ def measured(tested: Sequence[Tested]) -> dict[str, Any]:
         if len(part.tests) > 1:
             each = {t.test.name: Answers(t.each, t.labels) for t in part.tests}
             found.setdefault("tests", {}).update(values(each, last=True))
+    places = [place for part in pooled(tested) for place in by_place(part)]
+    return {**found, "places": places} if places else found
+
+
+def by_place(part: Pooled) -> list[dict[str, Any]]:
+    """The results of each test set, where a label space has several, and of each site that the data names.
+
+    Each is `{"kind": "test set" or "site", "name", "space", "samples", "metrics": {metric: {"value", "low",
+    "high"}}}`. A site may be in several test sets.
+    """
+    names: dict[tuple[str, str], list[tuple[int, Tensor]]] = {}
+    for number, one in enumerate(part.tests):
+        if len(part.tests) > 1:
+            names.setdefault(("test set", one.test.name), []).append((number, torch.arange(len(one.labels))))
+        sites = np.array(one.test.sites or ())
+        for site in dict.fromkeys(sites.tolist()):
+            inside = torch.from_numpy(np.flatnonzero(sites == site))
+            names.setdefault(("site", site), []).append((number, inside))
+    found = []
+    ways = range(len(part.tests[0].each))
+    for (kind, name), parts in names.items():
+        each = [torch.cat([part.tests[i].each[way][at] for i, at in parts]) for way in ways]
+        labels = torch.cat([part.tests[i].labels[at] for i, at in parts])
+        metrics = with_intervals(Answers(each, labels))
+        found.append(
+            {"kind": kind, "name": name, "space": part.space, "samples": len(labels), "metrics": metrics}
+        )
     return found
 
 

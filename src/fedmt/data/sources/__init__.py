@@ -9,6 +9,7 @@ from fedmt.core.labels import LabelSpace
 from fedmt.core.registry import Registry, subclass_of
 from fedmt.core.section import Section
 from fedmt.data.sampleset import SampleSet, Split
+from fedmt.data.sites import read_sites
 from fedmt.data.sources.base import Request, Source
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs import INPUTS
@@ -48,7 +49,8 @@ def read_source(
             "separated; list the samples in a manifest or a table."
         )
     input = found.input.of(found.samples, where) if isinstance(found.input, type) else found.input
-    return replace(found, input=input.as_read(options))
+    sites = None if spec.site_column is None else read_sites(spec, len(found), where)
+    return replace(found, input=input.as_read(options), sites=sites)
 
 
 def find_source(spec: SourceSpec, options: type[Section], key: str) -> type[Source]:

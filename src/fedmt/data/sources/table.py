@@ -44,7 +44,9 @@ class Table(Source):
             known = space is not None and space.name == name
             spaces[name] = space if known and space else LabelSpace(name, sorted(set(names)))
             labels[name] = label_positions(names, spaces[name], places)
-        samples, input = options.samples(frame, {spec.label_column, *columns.values(), *kept_together})
+        sites = [] if spec.site_column is None else [spec.site_column]
+        aside = {spec.label_column, *columns.values(), *kept_together, *sites}
+        samples, input = options.samples(frame, aside)
         groups = None if spec.group_column is None else group_numbers(frame.text(spec.group_column))
         return SampleSet(samples, labels, spaces, input=input, groups=groups)
 

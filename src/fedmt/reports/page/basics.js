@@ -1,5 +1,5 @@
 // State, elements, numbers and colours. Names come from users: they enter the page as text, never as HTML.
-const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), classes: new Map(), axis: "", charts: [], heats: [], metric: "" };
+const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), classes: new Map(), panels: new Map(), axis: "", charts: [], heats: [], forests: [], metric: "" };
 const byId = (id) => document.getElementById(id);
 
 function el(tag, attributes, ...children) {
@@ -18,14 +18,14 @@ function el(tag, attributes, ...children) {
 const percent = (x, digits = 1) => (x == null ? "–" : (Math.floor(x * 10 ** (2 + digits) + 0.5) / 10 ** digits).toFixed(digits) + "%");
 const number = (x, digits = 3) => (x == null ? "–" : String(+x.toPrecision(digits)));
 // The same with its zeros kept, for columns of a table.
-const digits = (x) => (x == null ? "–" : x === 0 || Math.abs(x) >= 1000 ? number(x) : x.toPrecision(3));
+const digits = (x) => (x == null ? "–" : x !== 0 && Math.abs(x) < 1e-4 ? "< 0.0001" : x === 0 || Math.abs(x) >= 1000 ? number(x) : x.toPrecision(3));
 // A metric's value in its own unit.
 const figure = (metric, x, digits = 1) => (x == null ? "–" : metric.unit === "share" ? percent(x, digits) : x.toFixed(3) + (metric.unit === "nats" ? " nats" : ""));
 // A difference of shares, in percentage points, with its sign.
 const points = (x) => (x == null ? "–" : (x < 0 ? "−" : "+") + (Math.floor(Math.abs(x) * 1000 + 0.5) / 10).toFixed(1));
 const whole = (x) => (x == null ? "–" : x.toLocaleString("en"));
 
-const DARK_LINES = ["#ffffff", "#4aa3df", "#ff8a3d", "#2fc79a", "#e79ac3", "#ffc04d", "#9ad7ff"];
+const DARK_LINES = ["#d5dbe3", "#4aa3df", "#ff8a3d", "#2fc79a", "#e79ac3", "#ffc04d", "#9ad7ff"];
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 const darkScreen = matchMedia("(prefers-color-scheme: dark)"), printer = matchMedia("print");
 let printing = false;
@@ -33,10 +33,14 @@ const dark = () => darkScreen.matches && !printer.matches && !printing;
 
 function lineStyle(index) {
   const colours = dark() ? DARK_LINES : page.data.colours;
-  return { colour: colours[index % colours.length], dash: DASHES[index % DASHES.length] };
+  // On a screen, lines of the same colour are told apart by their dashes; on paper, which may be grey, all are.
+  return { colour: colours[index % colours.length], dash: DASHES[(printing || printer.matches ? index : Math.floor(index / colours.length)) % DASHES.length] };
 }
-// How wide a picture may be: half of the page where two fit side by side, else all of it.
-const room = (wide) => { const all = Math.min(document.documentElement.clientWidth, 1472) - (document.documentElement.clientWidth < 640 ? 54 : 92); return wide || all < 1040 ? all : (all - 32) / 2; };
+// How wide a picture may be: half of a section where two fit side by side, else all of it.
+function room(wide) {
+  const all = byId("main").clientWidth - (innerWidth < 640 ? 54 : 92);
+  return wide || all < 1040 ? all : (all - 52) / 2;
+}
 const ink = () => (dark() ? "#e9ebee" : "#1b1f24");
 const faint = () => (dark() ? "#34373c" : "#e4e4e4");
 
@@ -70,7 +74,7 @@ function tip(text, x, y) {
 
 // The same as a table, for whoever cannot or will not look; made when it is opened.
 function alternative(id, what, make) {
-  const box = el("details", { class: "alternative", id }, el("summary", {}, what + " as a table"));
+  const box = el("details", { class: "alternative", id }, el("summary", {}, "As a table", el("span", { class: "sr" }, ": " + what)));
   box.addEventListener("toggle", () => { if (box.open && box.childElementCount === 1) box.append(make()); });
   return box;
 }

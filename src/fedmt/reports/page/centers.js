@@ -4,12 +4,12 @@ function drawCenters(run) {
   const names = { left_out: "left out", abstained: "abstained", "dropped out": "dropped out", "not chosen": "not chosen" };
   const columns = [
     { name: "center", text: true, cell: (c) => c.name + (c.reference ? " (reference)" : ""), key: (c) => c.name },
-    { name: "samples", cell: (c) => whole(c.samples), key: (c) => c.samples },
+    { name: page.data.word + "s", cell: (c) => whole(c.samples), key: (c) => c.samples },
     { name: "label space", text: true, cell: (c) => c.space || "–", key: (c) => c.space },
     ...(run.centers.some((c) => c.data) ? [{ name: "data digest", text: true, cell: (c) => c.data || "–", key: (c) => c.data }] : []),
     ...(run.centers.some((c) => c.correspondence) ? [{ name: "M", text: true, cell: (c) => c.correspondence || "–", key: (c) => c.correspondence }] : []),
     { name: "rounds trained", cell: (c) => (c.reference ? "–" : whole(c.trained)), key: (c) => (c.reference ? null : c.trained) },
-    ...["abstained", "dropped out", ...kinds.filter((k) => k !== "abstained" && k !== "dropped out")].map((k) => ({ name: names[k] || k, cell: (c) => (c.reference ? "–" : whole(c.missed[k] || 0)), key: (c) => (c.reference ? null : c.missed[k] || 0) })),
+    ...["abstained", ...kinds.filter((k) => k !== "abstained")].map((k) => ({ name: names[k] || k, cell: (c) => (c.reference ? "–" : whole(c.missed[k] || 0)), key: (c) => (c.reference ? null : c.missed[k] || 0) })),
     ...(run.centers.some((c) => c.clipped) ? [{ name: "rounds clipped", cell: (c) => (c.reference ? "–" : whole(c.clipped)), key: (c) => (c.reference ? null : c.clipped) }] : []),
     ...(run.centers.some((c) => c.privacy) ? [{ name: "privacy spent (ε)", cell: (c) => (c.privacy ? digits(c.privacy.spent) + (c.privacy.of != null ? " of " + number(c.privacy.of) : "") : "–"), key: (c) => (c.privacy ? c.privacy.spent : null) }] : []),
     ...(run.centers.some((c) => c.norms) ? [{ name: "update norm", cell: (c) => (c.norms ? digits(c.norms[1].at(-1)) : "–"), key: (c) => (c.norms ? c.norms[1].at(-1) : null) }, { name: "update cosine", cell: (c) => (c.cosines ? digits(c.cosines[1].at(-1)) : "–"), key: (c) => (c.cosines ? c.cosines[1].at(-1) : null) }] : []),
@@ -20,8 +20,19 @@ function drawCenters(run) {
     ...(run.centers.some((c) => c.errors) ? [{ name: "M-hat error", cell: (c) => (c.errors ? digits(c.errors[1].at(-1)) : "–"), key: (c) => (c.errors ? c.errors[1].at(-1) : null) }] : []),
   ];
   const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + " rounds: " + why));
-  return el("div", {}, table("members", "Centers: samples, label space, where M came from, rounds missed and why", columns, run.centers),
+  return el("div", {}, table("members", "Centers: size, label space, where M came from, rounds missed and why", columns, run.centers),
     reasons.length ? el("details", {}, el("summary", {}, "Why centers abstained or were left out"), el("ul", {}, reasons.map((r) => el("li", {}, r)))) : null);
+}
+
+// What each center contributed, as bars: its part of the way that the centers moved the model.
+function drawContributions(run, host) {
+  const known = run.centers.filter((c) => c.contribution != null).sort((a, b) => b.contribution - a.contribution);
+  if (known.length < 2) return;
+  const most = Math.max(...known.map((c) => Math.abs(c.contribution))), all = known.reduce((sum, c) => sum + (c.samples || 0), 0);
+  const rows = known.map((c) => el("tr", {}, el("th", { scope: "row", class: "text" }, c.name), el("td", { class: "bars" }, el("i", { class: c.contribution < 0 ? "against" : null, style: "width:" + (100 * Math.abs(c.contribution) / most).toFixed(1) + "%" })), el("td", {}, percent(c.contribution)), el("td", {}, c.samples == null || !all ? "–" : percent(c.samples / all))));
+  const head = el("tr", {}, el("th", { scope: "col", class: "text", colspan: 2 }, "center"), el("th", { scope: "col" }, "contribution"), el("th", { scope: "col" }, "share of " + page.data.word + "s"));
+  host.append(el("figure", { class: "card" }, el("figcaption", {}, el("span", {}, "What each center contributed")), scrolling(known.length > 30, "What each center contributed", el("table", { id: "contributions", class: "full" }, el("thead", {}, head), el("tbody", {}, rows))),
+    el("p", { class: "note" }, "A center's part of the way that the centers together moved the model, over all rounds: the length of its update along the mean update. Parts sum to 100%; a center that moves against the others has a negative one. It says who moved the model, not who made it better.")));
 }
 
 // Who is odd: one center's line apart from all others. A norm of 1e6 among ones would hide all the others, so
@@ -30,8 +41,8 @@ function drawUpdates(run, place) {
   const lines = (pick) => run.centers.filter((c) => c[pick]).map((c, i) => ({ name: c.name, index: i, x: c[pick][0], y: c[pick][1], width: 1.5 }));
   const norms = lines("norms"), cosines = lines("cosines");
   if (!norms.length) return;
-  const host = el("div", { class: "grid" });
-  place.append(host);
+  const host = place.appendChild(el("div", { class: "grid" }));
+  drawContributions(run, host);
   const positive = norms.flatMap((l) => l.y).filter((y) => y > 0), log = Math.max(...positive) > 30 * Math.min(...positive);
   const drawn = log ? norms.map((l) => ({ ...l, y: l.y.map((y) => (y > 0 ? Math.log10(y) : null)) })) : norms;
   const power = (v) => (v == null ? "–" : Math.abs(v) > 3 ? (10 ** v).toExponential(0) : number(10 ** v, 2));
@@ -46,5 +57,5 @@ function drawPriors(run, host) {
   if (!known.length || !names.length) return;
   const highest = Math.max(...known.flatMap((c) => c.prior)), share = (i, j) => known[i].prior[j];
   host.append(heat("priors", "Estimated class shares at each center", known.map((c) => c.name), names, (i, j) => share(i, j) / highest, (i, j) => known[i].name + ": " + percent(share(i, j)) + " " + names[j],
-    { rows: "center", columns: "wanted class", wide: names.length > 14, low: "0%", high: percent(highest), scale: "of the center's samples", cell: (i, j) => percent(share(i, j)), label: (i, j) => (share(i, j) >= 0.005 ? percent(share(i, j), 0) : "") }));
+    { rows: "center", columns: "wanted class", wide: names.length > 14, low: "0%", high: percent(highest), scale: "of the center's " + page.data.word + "s", cell: (i, j) => percent(share(i, j)), label: (i, j) => (share(i, j) >= 0.005 ? percent(share(i, j), 0) : "") }));
 }

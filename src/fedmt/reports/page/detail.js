@@ -66,24 +66,25 @@ function drawCorrespondences(run, host) {
   };
   host.append(el("div", { class: "controls" }, el("label", {}, "Center ", el("select", { id: "center", onchange: (event) => draw(+event.target.value) },
     choices.map((c, i) => el("option", { value: i, selected: i === chosen }, c.name))))),
-    el("p", { class: "note" }, "Each column is a wanted class and sums to 1: how its samples are labeled at the center. M was " + (run.estimates.length ? run.given.length ? "given at some centers and estimated (M-hat) at others." : "estimated (M-hat) at each center." : "given by the config, not estimated.")), shown);
+    el("p", { class: "note" }, "Each column is a wanted class and sums to 1: how its " + page.data.word + "s are labeled at the center. M was " + (run.estimates.length ? run.given.length ? "given at some centers and estimated (M-hat) at others." : "estimated (M-hat) at each center." : "given by the config, not estimated.")), shown);
   draw(chosen);
   const lines = run.centers.filter((c) => c.errors).map((c, i) => ({ name: c.name, index: i, x: c.errors[0], y: c.errors[1], width: 1.5 }));
-  if (lines.length) { const place = el("div", { class: "grid" }); host.append(explained, place); chart(place, "center-errors", "M-hat error of each center", lines, { zero: true, group: "detail", height: 260 }); }
+  if (lines.length) { const place = el("div", { class: "pair" }); host.append(place); chart(place, "center-errors", "M-hat error of each center", lines, { zero: true, group: "detail", height: 260 }); place.append(explained); }
 }
 
 function drawClasses(run, host) {
   if (!run.tests.length) { host.append(el("p", {}, "No predictions on test data at hand.")); return; }
-  host.append(el("p", { class: "note" }, "Of the model after round " + run.evaluated + ", on test samples. In a space that is not the wanted one, by the mean of the centers' answers."));
-  run.tests.forEach((test, t) => {
+  host.append(el("p", { class: "note" }, "Of the model after round " + run.evaluated + ", on test " + page.data.word + "s. In a space that is not the wanted one, by the mean of the centers' answers."));
+  const parts = run.tests.map((test, t) => {
+    const host = el("div");
     const names = classesOf(run, test.space), K = names.length;
     const count = (i, j) => test.confusion[i * K + j];
     const part = (i, j) => count(i, j) / (test.support[i] || 1);
     const say = (i, j) => "true: " + names[i] + "\npredicted: " + names[j] + "\n" + whole(count(i, j)) + " of " + whole(test.support[i]) + " (" + percent(part(i, j)) + ")";
-    host.append(el("h3", {}, test.space + ": " + percent(test.accuracy) + " of " + whole(test.n) + " right"));
+    host.append(el("h3", {}, test.space + ": " + percent(test.accuracy) + " of " + sayPlural(test.n) + " right"));
     const columns = [
       { name: "class", text: true, cell: (k) => names[k], key: (k) => names[k] },
-      { name: "samples", cell: (k) => whole(test.support[k]), key: (k) => test.support[k] },
+      { name: page.data.word + "s", cell: (k) => whole(test.support[k]), key: (k) => test.support[k] },
       ...page.data.metrics.filter((m) => (run.by_class[m.name] || {})[test.space]).map((m) => {
         const found = run.by_class[m.name][test.space];
         return { name: m.title, cell: (k) => withInterval(m, { value: found.value[k], low: found.low[k], high: found.high[k] }), key: (k) => found.value[k] };
@@ -93,18 +94,29 @@ function drawClasses(run, host) {
     const rows = el("div", {}, table("classes-" + t, "Metrics by class in " + test.space, columns, names.map((_, k) => k)));
     const total = el("tr", { class: "total" }, el("th", { class: "text", scope: "row" }, "mean (macro)"), el("td", {}, whole(test.n)), page.data.metrics.filter((m) => (run.by_class[m.name] || {})[test.space]).map((m) => el("td", {}, withInterval(m, macro(m, run.by_class[m.name][test.space])))));
     rows.querySelector("table").append(el("tfoot", {}, total));
-    const scaled = test.scaled;
     host.append(...[el("div", { class: K > 20 ? "pair" : "pair beside" },
-      heat("confusion-" + t, "Confusion in '" + test.space + "'", names, names, part, say, { wide: K > 20, most: K > 10 && K <= 20 ? 26 : 44, rows: "true class", columns: "predicted class", scale: "share of the true class", cell: (i, j) => whole(count(i, j)) }),
-      el("figure", { class: K > 20 ? "wide" : null }, el("figcaption", {}, "Each class against all others, with 95% intervals"), rows)),
-      thresholdPanel(run, test, t, [reliabilityDiagram("reliability-" + t, test.space, test, test.n, scaled ? ", before temperature scaling" : ""),
-        scaled ? reliabilityDiagram("scaled-" + t, test.space, scaled, test.n, ", after temperature scaling (T = " + scaled.temperature.toFixed(3) + ")") : null].filter(Boolean)),
-      scaled ? null : el("p", { class: "note" }, test.space === run.wanted ? "No temperature was fitted, because no samples were held out for it ([calibration] in the config)." : "")].filter(Boolean));
+      heat("confusion-" + t, "Confusion in '" + test.space + "'", names, names, part, say, { wide: K > 20, most: K > 10 && K <= 20 ? 26 : K > 6 ? 32 : 44, rows: "true class", columns: "predicted class", scale: "share of the true class", cell: (i, j) => whole(count(i, j)) }),
+      el("figure", { class: "card" + (K > 20 ? " wide" : "") }, el("figcaption", {}, "Each class against all others, with 95% intervals"), rows)),
+      thresholdPanel(run, test, t), ...calibration(run, test, t)].filter(Boolean));
     const mistakes = run.mistakes[test.space] || [];
     if (mistakes.length) host.append(el("h3", {}, "Most confident mistakes in '" + test.space + "'"), el("div", { class: "gallery" }, mistakes.map((m) => el("figure", {},
       m.image ? el("img", { src: m.image, alt: "Test image " + m.number + ": " + names[m.true] + ", taken for " + names[m.predicted] }) : el("p", {}, m.text),
       el("figcaption", {}, names[m.true] + ", taken for " + names[m.predicted] + " (" + percent(m.confidence) + ")")))));
+    return { name: test.space, panel: host, titled: true };
   });
+  host.append(...panels("classes", "Label space", parts));
+}
+
+// How far confidence can be trusted, before and after temperature scaling, where a temperature was fitted.
+function calibration(run, test, t) {
+  const { scaled } = test, names = [["ece", (c) => c.calibration_error], ["log_loss", (c) => c.proper.log_loss], ["brier_score", (c) => c.proper.brier_score]];
+  const rows = names.map(([name, get]) => ({ m: metricOf(name), before: get(test), after: scaled ? get(scaled) : null })).filter((r) => r.m);
+  const columns = [{ name: "metric", text: true, cell: (r) => metricName(r.m), key: (r) => r.m.title }, { name: scaled ? "before" : "value", cell: (r) => figure(r.m, r.before), key: (r) => r.before },
+    ...(scaled ? [{ name: "after", cell: (r) => figure(r.m, r.after), key: (r) => r.after }, { name: "change", cell: (r) => (r.after - r.before < 0 ? "−" : "+") + figure(r.m, Math.abs(r.after - r.before)), key: (r) => r.after - r.before }] : [])];
+  const why = scaled ? "The temperature " + scaled.temperature.toFixed(3) + " was fitted on " + page.data.word + "s of the reference center that were held out from training. It changes no answer, only how confident it is." : test.space === run.wanted ? "No temperature was fitted, because no " + page.data.word + "s were held out for it ([calibration] in the config)." : "A temperature is fitted in the wanted label space only.";
+  const numbers = el("figure", { class: "card" }, el("figcaption", {}, scaled ? "Before and after temperature scaling" : "How good the probabilities are"), table("calibration-" + t, "Calibration in " + test.space, columns, rows, { fixed: true }), el("p", { class: "note" }, why));
+  return [el("h3", {}, "Calibration"), el("div", { class: "trio" }, reliabilityDiagram("reliability-" + t, test.space, test, test.n, scaled ? " before temperature scaling" : ""),
+    scaled ? reliabilityDiagram("scaled-" + t, test.space, scaled, test.n, " after temperature scaling") : null, numbers)];
 }
 
 function drawAgain(run) {

@@ -1,12 +1,10 @@
 // Puts it together; where the page is served live, asks for newer data.
-function summaryNote() {
-  return el("p", { class: "note" }, "After the last round, on test samples, with 95% intervals below: they tell what other test samples would change, not other seeds." + (page.data.answer.baseline == null ? "" : " Against the baseline: the difference in balanced accuracy, in percentage points, paired over the same test samples" + (page.data.answer.seeds.length ? " and averaged over the seeds of a configuration" : "") + ".") + " Outside the wanted space, values are means over centers, each through its own matrix.");
-}
-
 function drawAll() {
   const runs = page.data.runs;
   tip("");
-  byId("words").replaceChildren(...page.data.words.map((w) => el("p", {}, w)));
+  page.forests = [];
+  byId("words").replaceChildren(...words());
+  byId("against-baseline").replaceChildren(...againstBaseline());
   byId("words").className = page.data.answer.verdict.replace(" ", "-") || "plain";
   byId("provenance").replaceChildren(...page.data.provenance.map((f) => el("div", {}, el("dt", {}, f.name), el("dd", {}, f.value))));
   byId("tiles").replaceChildren(...tiles());
@@ -33,12 +31,19 @@ function start(data) {
 }
 
 // Colours of what is drawn on a canvas do not follow the style sheet by themselves.
-function recolour() { page.charts.forEach((c) => { c.plot.redraw(false); c.legend(); }); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
+function recolour() { page.charts.forEach((c) => { c.lines.forEach((l, i) => (c.plot.series[i + 1].dash = lineStyle(l.index).dash)); c.plot.redraw(false); c.legend(); }); page.forests.forEach((f) => f.draw()); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
 darkScreen.addEventListener("change", recolour);
 printer.addEventListener("change", recolour);
 let unfolded = [];
 addEventListener("beforeprint", () => { printing = true; recolour(); unfolded = [...document.querySelectorAll("details:not(.alternative):not([open])")]; unfolded.forEach((d) => (d.open = true)); });
 addEventListener("afterprint", () => { printing = false; recolour(); unfolded.forEach((d) => (d.open = false)); });
+
+// The section that is being read is marked beside the page.
+const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));
+const reading = new IntersectionObserver((seen) => {
+  for (const s of seen) if (s.isIntersecting) links.forEach((a, id) => (id === s.target.id ? a.setAttribute("aria-current", "true") : a.removeAttribute("aria-current")));
+}, { rootMargin: "-15% 0px -75% 0px" });
+document.querySelectorAll("main > section").forEach((s) => reading.observe(s));
 
 let resized = 0;
 addEventListener("resize", () => {

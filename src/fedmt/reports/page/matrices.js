@@ -5,7 +5,7 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
   const canvas = el("canvas", { class: "heat", id, tabindex: 0, role: "img",
     "aria-label": title + ": " + rows + " rows, " + columns + " columns. Arrow keys read single cells; a table follows." });
   const bar = el("i"), scale = el("p", { class: "scale" }, options.low || "0", bar, options.high || "1", options.scale ? " " + options.scale : "");
-  const figure = el("figure", { class: options.wide ? "wide" : null }, caption(title, () => canvas), el("div", { class: "scroll" }, canvas), scale, said,
+  const figure = el("figure", { class: "card" + (options.wide ? " wide" : "") }, caption(title, () => canvas), el("div", { class: "scroll" }, canvas), scale, said,
     alternative(id + "-table", title, () => matrixTable(title, rowNames, columnNames, (i, j) => (options.cell || ((i, j) => number(value(i, j), 2)))(i, j))));
   let geometry = null, chosen = null;
 
@@ -94,8 +94,8 @@ const FEWEST = 10;
 
 // Accuracy against confidence. found: {bins: [samples, confidence, accuracy] or null, all equally wide; calibration_error}.
 function reliabilityDiagram(id, space, found, n, when = "") {
-  const size = 300, at = 52, count = found.bins.length, wide = size / count, title = "Reliability in '" + space + "'" + when + ": calibration error " + (found.calibration_error == null ? "–" : found.calibration_error.toFixed(3));
-  const drawing = el("svg", { id, class: "plot", viewBox: "0 0 " + (at + size + 24) + " " + (size + 56), width: at + size + 24, height: size + 56, role: "img", "aria-label": title });
+  const size = 300, at = 52, count = found.bins.length, wide = size / count, title = "Reliability" + when + ": calibration error " + (found.calibration_error == null ? "–" : found.calibration_error.toFixed(3));
+  const drawing = el("svg", { id, class: "plot unit", viewBox: "0 0 " + (at + size + 24) + " " + (size + 56), width: at + size + 24, height: size + 56, role: "img", "aria-label": title });
   const y = (v) => 10 + size * (1 - v);
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     drawing.append(el("line", { x1: at, x2: at + size, y1: y(tick), y2: y(tick), stroke: "currentColor", opacity: 0.15 }),
@@ -104,7 +104,7 @@ function reliabilityDiagram(id, space, found, n, when = "") {
   found.bins.forEach((bin, i) => {
     if (!bin || bin[0] < FEWEST) return;
     const [samples, confidence, accuracy] = bin;
-    const said = percent(i / count, 0) + " to " + percent((i + 1) / count, 0) + " confident: " + whole(samples) + " samples\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
+    const said = percent(i / count, 0) + " to " + percent((i + 1) / count, 0) + " confident: " + sayPlural(samples) + "\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
     const bar = el("rect", { x: at + i * wide + 1, y: y(accuracy), width: wide - 2, height: size * accuracy, class: "bar" });
     const all = el("rect", { x: at + i * wide, y: 10, width: wide, height: size, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") });
     drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2.5 + 4 * Math.sqrt(samples / n), class: "dot" }), all);
@@ -113,10 +113,10 @@ function reliabilityDiagram(id, space, found, n, when = "") {
     el("text", { x: at + size / 2, y: size + 46, "text-anchor": "middle" }, "confidence"), el("text", { x: 0, y: 0, "text-anchor": "middle", transform: "translate(13 " + y(0.5) + ") rotate(-90)" }, "share right"));
   const columns = [
     { name: "confidence", text: true, cell: (r) => percent(r.i / count, 0) + " to " + percent((r.i + 1) / count, 0), key: (r) => r.i },
-    { name: "samples", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
+    { name: page.data.word + "s", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
   const few = found.bins.filter((b) => b && b[0] < FEWEST), left = few.reduce((sum, b) => sum + b[0], 0);
-  return el("figure", {}, caption(title, () => byId(id)),
-    el("ul", { class: "legend" }, el("li", {}, svgKey(el("rect", { x: 4, width: 20, height: 10, class: "bar" })), "share right"), el("li", {}, svgKey(el("circle", { cx: 14, cy: 5, r: 4.5, class: "dot" })), "mean confidence (larger: more samples)"), el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", "stroke-dasharray": "4 4" })), "perfect")), drawing,
-    few.length ? el("p", { class: "note" }, (few.length === 1 ? "One bin" : few.length + " bins") + " with fewer than " + FEWEST + " samples (" + left + " in all) " + (few.length === 1 ? "is" : "are") + " not drawn.") : null,
+  return el("figure", { class: "card" }, caption(title, () => byId(id)),
+    el("ul", { class: "legend" }, el("li", {}, svgKey(el("rect", { x: 4, width: 20, height: 10, class: "bar" })), "share right"), el("li", {}, svgKey(el("circle", { cx: 14, cy: 5, r: 4.5, class: "dot" })), "mean confidence (larger: more " + page.data.word + "s)"), el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", "stroke-dasharray": "4 4" })), "perfect")), drawing,
+    few.length ? el("p", { class: "note" }, (few.length === 1 ? "One bin" : few.length + " bins") + " with fewer than " + FEWEST + " " + page.data.word + "s (" + left + " in all) " + (few.length === 1 ? "is" : "are") + " not drawn.") : null,
     alternative(id + "-table", "Reliability", () => el("div", {}, table(id + "-bins", "Reliability in " + space + when, columns, found.bins.map((bin, i) => ({ bin, i })).filter((r) => r.bin)))));
 }

@@ -43,95 +43,31 @@ function matrixTable(caption, rowNames, columnNames, cell) {
   return el("div", {}, scrolling(true, caption, el("table", {}, el("caption", { class: "sr" }, caption), el("thead", {}, head), el("tbody", {}, rows))));
 }
 
-function summaryTable() {
-  const runs = page.data.runs.map((run, index) => ({ run, index }));
-  const { answer, even_handed: even } = page.data;
-  const spaces = [...new Set(page.data.runs.flatMap((r) => Object.keys(r.accuracy)))];
-  const sizes = new Map(page.data.runs.flatMap((r) => r.spaces.map((s) => [s.name, s.classes.length])));
-  const wanted = new Set(page.data.runs.map((r) => r.wanted));
-  const metric = (name) => page.data.metrics.find((m) => m.name === name);
-  const balanced = (run) => (run.metrics[even] || {})[run.wanted];
-  const difference = (index) => (answer.differences[index] || {})[even];
-  const bases = answer.baseline == null ? [] : (answer.seeds.find((s) => s.places.includes(answer.baseline)) || { places: [answer.baseline] }).places;
-  const columns = [
-    { name: "run", text: true, cell: ({ run, index }) => el("span", { class: "named" }, swatch(index), el("span", {}, run.label, bases.includes(index) ? el("span", { class: "tag" }, "baseline") : null, index === answer.best && runs.length > 1 ? el("span", { class: "tag first" }, "shown below") : null)), key: ({ run }) => run.label },
-    { name: "method", text: true, cell: ({ run }) => run.method + (run.strategy && run.centers.some((c) => c.trained) ? ", " + run.strategy : ""), key: ({ run }) => run.method },
-    { name: "balanced accuracy", cell: ({ run }) => withInterval(metric(even), balanced(run)), key: ({ run }) => (balanced(run) || {}).value },
-    ...(answer.baseline == null ? [] : [{ name: "against the baseline", cell: ({ index }) => { const d = difference(index); return d ? [points(d.value), el("small", {}, d.low == null ? "no interval" : points(d.low) + " to " + points(d.high))] : "–"; }, key: ({ index }) => (difference(index) || {}).value }]),
-    ...spaces.map((s) => ({
-      name: "accuracy in '" + s + "'" + (sizes.has(s) ? ", " + sizes.get(s) + " classes" + (wanted.has(s) ? ", wanted" : "") : ""),
-      cell: ({ run }) => withInterval(metric(page.data.headline), run.accuracy[s]),
-      key: ({ run }) => (run.accuracy[s] ? run.accuracy[s].value : null),
-    })),
-    { name: "rounds", cell: ({ run }) => run.finished ? run.round : run.round + " of " + run.planned, key: ({ run }) => run.round },
-    { name: "time", cell: ({ run }) => run.duration, key: ({ run }) => run.seconds },
-  ];
-  return el("div", {}, table("runs", "Runs: method, balanced accuracy, difference from the baseline, accuracy by label space, with 95% intervals, and time", columns, runs,
-    { className: ({ index }) => (page.hidden.has(index) ? "off" : index === answer.best && runs.length > 1 ? "best" : null) }));
-}
-
-// The main figures of the run that the page opens on; of several seeds, their mean.
-function tiles() {
-  const { answer, runs } = page.data, seeds = answer.seeds.find((s) => s.places.includes(answer.best));
-  if (!runs.length) return [];
-  const places = seeds ? seeds.places : [answer.best], best = runs[answer.best], base = runs[answer.baseline];
-  return ["balanced_accuracy", "accuracy", "macro_f1", "auroc", "ece"].map((name) => page.data.metrics.find((m) => m.name === name)).flatMap((m) => {
-    const found = places.map((p) => ((runs[p].metrics[m.name] || {})[runs[p].wanted] || {})).filter((f) => f.value != null);
-    if (!found.length) return [];
-    const mean = found.reduce((sum, f) => sum + f.value, 0) / found.length, other = !seeds && base && base !== best ? (base.metrics[m.name] || {})[base.wanted] : null;
-    return [el("div", { class: "tile" }, el("span", {}, metricName(m)), el("b", {}, figure(m, mean)),
-      el("span", {}, seeds ? "mean of " + found.length + " seeds" : found[0].low == null ? "no interval" : interval(m, found[0].low, found[0].high)),
-      other && other.value != null ? el("span", {}, base.label + ": " + figure(m, other.value)) : null)];
-  });
-}
-
 const interval = (metric, low, high) => figure(metric, low).replace(" nats", "") + " to " + figure(metric, high).replace(" nats", "");
 
-// A value with its interval beneath.
+// A standard deviation between seeds, in the metric's unit; of shares in percentage points.
+const spread = (metric, x) => (x == null ? "–" : metric.unit === "share" ? points(x).slice(1) + " points" : x.toFixed(3));
+
+// A value with its interval beneath; of several seeds, the mean with their standard deviation.
 function withInterval(metric, result) {
   if (!result || result.value == null) return "–";
-  return [figure(metric, result.value), el("small", {}, result.low == null ? "no interval" : interval(metric, result.low, result.high))];
+  const beneath = result.seeds ? (result.seeds > 1 ? "± " + spread(metric, result.spread) : "1 seed") : result.low == null ? "no interval" : interval(metric, result.low, result.high);
+  return [figure(metric, result.value), el("small", {}, beneath)];
 }
 
 const metricName = (m) => m.title + (m.better === "lower" ? " (lower is better)" : "");
+const metricOf = (name) => page.data.metrics.find((m) => m.name === name);
 
-// Every metric: of one run by label space, of several runs one table for each space.
-function metricTables(host) {
-  const runs = page.data.runs;
-  const of = (run, kind) => Object.values(run[kind]).flatMap((m) => Object.keys(m));
-  const results = (run, kind, title, space) => ({ title, get: (m) => (run[kind][m.name] || {})[space] });
-  const add = (place, id, caption, columns) => {
-    const rows = page.data.metrics.filter((m) => columns.some((c) => c.get(m)));
-    if (!rows.length) return;
-    place.append(...table(id, caption, [
-      { name: "metric", text: true, cell: metricName, key: (m) => m.title },
-      ...columns.map((c) => ({ name: c.title, cell: (m) => withInterval(m, c.get(m)), key: (m) => (c.get(m) || {}).value })),
-    ], rows, { fixed: true }));
-  };
-  const kinds = [["metrics", ""], ["mean_matrix", ", by the mean M"]];
-  if (runs.length === 1) {
-    add(host, "metrics-table", "Metrics by label space with 95% intervals", kinds.flatMap(([kind, mark]) =>
-      [...new Set(of(runs[0], kind))].map((space) => results(runs[0], kind, "in '" + space + "'" + mark, space))));
-  } else {
-    const all = host.appendChild(el("div", { class: runs.length <= 4 ? "pair" : null }));
-    kinds.forEach(([kind, mark], k) => [...new Set(runs.flatMap((run) => of(run, kind)))].forEach((space, i) => {
-      const part = all.appendChild(el("div", {}, el("h3", {}, "In '" + space + "'" + mark)));
-      add(part, "metrics-table-" + k + "-" + i, "Metrics in '" + space + "'" + mark + " with 95% intervals", runs.map((run) => results(run, kind, run.label, space)));
-    }));
+// One of several panels at a time on the screen, all of them on paper. parts: [{name, panel, titled}], titled: has a heading of its own. Remembers the choice.
+function panels(key, label, parts) {
+  if (parts.length < 2) return parts.map((p) => p.panel);
+  const chosen = Math.max(0, parts.findIndex((p) => p.name === page.panels.get(key)));
+  const buttons = parts.map((p, i) => el("button", { type: "button", "aria-pressed": String(i === chosen), onclick: () => choose(i) }, p.name));
+  function choose(i) {
+    page.panels.set(key, parts[i].name);
+    parts.forEach((p, j) => { p.panel.classList.toggle("away", j !== i); buttons[j].setAttribute("aria-pressed", String(j === i)); });
+    page.forests.forEach((f) => f.draw());
   }
-  runs.filter((run) => Object.keys(run.each_test).length).forEach((run, i) => {
-    const rows = Object.entries(run.each_test), known = page.data.metrics.filter((m) => rows.some(([, v]) => v[m.name] != null));
-    const title = "Test sets one by one" + (runs.length > 1 ? ", " + run.label : "");
-    host.append(el("h3", {}, title), ...table("each-test-" + i, title, [{ name: "test set", text: true, cell: ([name]) => name, key: ([name]) => name },
-      ...known.map((m) => ({ name: m.title, cell: ([, v]) => figure(m, v[m.name]), key: ([, v]) => v[m.name] }))], rows));
-  });
-  runs.filter((run) => run.priors).forEach((run, i) => {
-    const known = page.data.metrics.filter((m) => run.priors.others.some((o) => o[m.name] != null));
-    const title = "If the model answers for other class frequencies" + (runs.length > 1 ? ", " + run.label : "");
-    host.append(el("h3", {}, title), ...table("priors-" + i, title, [{ name: "classes", text: true, cell: (o) => o.prior, key: (o) => o.prior },
-      ...known.map((m) => ({ name: m.title, cell: (o) => figure(m, o[m.name]), key: (o) => o[m.name] }))], run.priors.others, { fixed: true }),
-    el("p", { class: "note" }, "In '" + run.wanted + "', on the same test samples. All other results on this page are of answers for classes that are " + run.priors.own + ". The option --prior of fedmt predict and fedmt export chooses."));
-  });
-  if (!host.childElementCount) host.append(el("p", {}, "No test result at hand."));
-  else host.append(el("p", { class: "note" }, "Beneath each value is its 95% interval. It tells what other test samples would change, not other seeds. In a space with several answers, values are means over the answers; the mean M is the single answer that the model gives."));
+  parts.forEach((p, j) => { p.panel.classList.toggle("away", j !== chosen); if (!p.titled) p.panel.prepend(el("h3", { class: "print-only" }, label + ": " + p.name)); });
+  return [el("div", { class: "segments", role: "group", "aria-label": label }, el("span", {}, label), ...buttons), ...parts.map((p) => p.panel)];
 }

@@ -23,7 +23,7 @@ function operatingPoints(test, k) {
 function unitPlot(id, label, xName, yName, lines, mark, chance) {
   const size = 300, at = 52, high = size + 56;
   const x = (v) => at + v * size, y = (v) => 10 + size * (1 - v);
-  const drawing = el("svg", { id, class: "plot", viewBox: "0 0 " + (at + size + 24) + " " + high, width: at + size + 24, height: high, role: "img", "aria-label": label });
+  const drawing = el("svg", { id, class: "plot unit", viewBox: "0 0 " + (at + size + 24) + " " + high, width: at + size + 24, height: high, role: "img", "aria-label": label });
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     drawing.append(el("line", { x1: at, x2: x(1), y1: y(tick), y2: y(tick), stroke: "currentColor", opacity: 0.13 }), el("line", { y1: y(0), y2: y(1), x1: x(tick), x2: x(tick), stroke: "currentColor", opacity: 0.13 }),
       el("text", { x: at - 6, y: y(tick) + 4, "text-anchor": "end" }, percent(tick, 0)), el("text", { x: x(tick), y: size + 26, "text-anchor": "middle" }, percent(tick, 0)));
@@ -35,16 +35,15 @@ function unitPlot(id, label, xName, yName, lines, mark, chance) {
   return drawing;
 }
 
-// more: further pictures in the same row.
-function thresholdPanel(run, test, t, more) {
+function thresholdPanel(run, test, t) {
   const names = classesOf(run, test.space), judged = names.map((_, k) => k).filter((k) => test.support[k] > 0 && test.support[k] < test.n);
-  if (!judged.length || !test.curves) return el("div", { class: "trio" }, more);
+  if (!judged.length || !test.curves) return null;
   const areas = ((run.by_class.auroc || {})[test.space] || { value: [] }).value, precisions = ((run.by_class.average_precision || {})[test.space] || { value: [] }).value;
   const area = (k) => (areas[k] == null ? "–" : areas[k].toFixed(3)), average = (k) => (precisions[k] == null ? "–" : precisions[k].toFixed(3));
   // The hardest class first: it is the one to look at.
   const key = run.label + "\n" + test.space, worst = judged.reduce((a, b) => ((areas[b] ?? 2) < (areas[a] ?? 2) ? b : a));
   const chosen = page.classes.get(key) ?? worst;
-  const plots = el("div", { class: "trio" }, el("figure"), el("figure"), more), readout = el("div", { class: "readout" }), table_ = el("div");
+  const plots = el("div", { class: "trio" }, el("figure"), el("figure")), readout = el("div", { class: "readout" }), table_ = el("div");
   const slider = el("input", { type: "range", id: "threshold-" + t, min: 0, step: 1 });
   const others = judged.length <= 12 ? judged : [];
   const curve = (points, kind) => (kind === "roc" ? points.map((p) => [p.fallOut, p.sensitivity]) : points.filter((p) => p.precision != null).map((p) => [p.sensitivity, p.precision]));
@@ -58,10 +57,10 @@ function thresholdPanel(run, test, t, more) {
     const share = positives / test.n, pr = unitPlot("pr-" + t, "Precision-recall curve of " + names[k] + ", average precision " + average(k), "recall (sensitivity)", "precision", lines("pr"), [at.sensitivity, at.precision], [[0, share], [1, share]]);
     const legend = (chance) => el("ul", { class: "legend" }, el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "var(--bar)", "stroke-width": 3 })), names[k]), others.length > 1 ? el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", opacity: 0.4 })), "other classes") : null,
       el("li", {}, svgKey(el("circle", { cx: 14, cy: 5, r: 4.5, class: "dot" })), "the threshold"), el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", opacity: 0.6, "stroke-dasharray": "4 4" })), chance));
-    plots.children[0].replaceWith(el("figure", {}, caption("ROC of " + names[k] + ": AUROC " + area(k), () => byId("roc-" + t)), legend("guessing"), roc));
-    plots.children[1].replaceWith(el("figure", {}, caption("Precision-recall of " + names[k] + ": average precision " + average(k), () => byId("pr-" + t)), legend("guessing: " + percent(share) + " of the samples"), pr));
+    plots.children[0].replaceWith(el("figure", { class: "card" }, caption("ROC of " + names[k] + ": AUROC " + area(k), () => byId("roc-" + t)), legend("guessing"), roc));
+    plots.children[1].replaceWith(el("figure", { class: "card" }, caption("Precision-recall of " + names[k] + ": AP " + average(k), () => byId("pr-" + t)), legend("guessing: " + percent(share)), pr));
     const tile = (name, part, n, what) => { const value = n ? part / n : null, [low, high] = value == null ? [null, null] : wilson(value, n); return el("div", { class: "tile" }, el("span", {}, name), el("b", {}, percent(value)), el("span", {}, value == null ? what : percent(low) + " to " + percent(high)), el("span", {}, whole(part) + " of " + whole(n))); };
-    readout.replaceChildren(tile("Sensitivity", at.tp, positives, "no sample"), tile("Specificity", negatives - at.fp, negatives, "no sample"), tile("Precision (PPV)", at.tp, at.tp + at.fp, "none is taken"), tile("NPV", negatives - at.fp, none, "all are taken"));
+    readout.replaceChildren(tile("Sensitivity", at.tp, positives, "none"), tile("Specificity", negatives - at.fp, negatives, "none"), tile("Precision (PPV)", at.tp, at.tp + at.fp, "none is taken"), tile("NPV", negatives - at.fp, none, "all are taken"));
     const said = +slider.value === 0 ? "above all scores" : at.threshold.toFixed(3);
     slider.setAttribute("aria-valuetext", said);
     byValue.textContent = said;
@@ -79,11 +78,11 @@ function thresholdPanel(run, test, t, more) {
   }
   const byValue = el("output", { for: "threshold-" + t });
   slider.addEventListener("input", draw);
-  const made = el("div", { class: "wide" }, el("h3", {}, "Thresholds and calibration in '" + test.space + "'"),
+  const made = el("div", { class: "wide" }, el("h3", {}, "Thresholds"),
     el("div", { class: "controls" }, el("label", {}, "Class ", el("select", { id: "class-" + t, onchange: (event) => choose(+event.target.value) }, judged.map((c) => el("option", { value: c, selected: c === k }, names[c] + " (AUROC " + area(c) + ")")))),
       el("label", {}, "Threshold ", slider, " "), byValue),
-    el("p", { class: "note" }, "Each class is judged against all others together. A sample counts as the class if its probability is at least the threshold. Move the threshold to trade sensitivity for specificity; the intervals are Wilson's, 95%. A threshold that is chosen on test samples flatters the model on them: choose it on others."),
-    readout, plots, table_);
+    el("p", { class: "note" }, "Each class is judged against all others together. One counts as the class if its probability is at least the threshold. Move the threshold to trade sensitivity for specificity; the intervals are Wilson's, 95%. A threshold that is chosen on test " + page.data.word + "s flatters the model on them: choose it on others."),
+    el("div", { class: "aside" }, readout, plots), table_);
   choose(judged.includes(k) ? k : worst);
   return made;
 }

@@ -1,0 +1,139 @@
+"""The page in a real browser: legible and accessible in light, dark, on a phone and in print."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from fedmt.reports import content as report_content
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def axe():
+    """The accessibility checker axe-core, which a page's own rules would not let in."""
+    return pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
+def test_axe_finds_nothing(open_page, comparison, axe, look):
+    """WCAG 2.2 A and AA and axe's best practice: names, roles, landmarks, headings, contrast of text."""
+    options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 844}}}
+    page = open_page(comparison.as_uri(), bypass_csp=True, **options.get(look, {})).page
+    page.click("#show-1")  # a run that is not drawn must be legible too
+    page.eval_on_selector_all("details", "all => all.forEach(d => d.open = true)")
+    page.eval_on_selector_all(".away", "all => all.forEach(e => e.classList.remove('away'))")
+    if look == "print":
+        page.emulate_media(media="print")
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    found = axe.run(page, options={"runOnly": tags}).response
+    told = [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found["violations"]]
+    assert told == [] and len(found["passes"]) > 20
+    # What axe cannot decide: text of a drawing, and cells of a table that are scrolled out of sight.
+    assert {v["id"] for v in found["incomplete"]} <= {"color-contrast"}
+    undecided = [n for v in found["incomplete"] for n in v["nodes"] if not n["html"].startswith("<text")]
+    in_sight = page.evaluate(
+        """all => all.filter(one => { const s = document.querySelector(one).closest('.scroll');
+          return !s || (s.scrollHeight <= s.clientHeight && s.scrollWidth <= s.clientWidth); })""",
+        [n["target"][0] for n in undecided],
+    )
+    assert in_sight == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_in_a_matrix_stand_out(open_page, comparison, scheme):
+    """Text on a canvas, which axe cannot see: in each cell the ink against its background, at least 4.5."""
+    page = open_page(comparison.as_uri(), color_scheme=scheme, device_scale_factor=4).page
+    cells = page.eval_on_selector(
+        "#confusion-0",
+        """c => { const context = c.getContext('2d'), scale = c.width / parseFloat(c.style.width), found = [];
+        const left = +c.dataset.left * scale, size = +c.dataset.size * scale;
+        for (let i = 0; i < 6; i++) for (let j = 0; j < 6; j++) {
+          const d = context.getImageData(left + (j + .1) * size, (i + .1) * size, .8 * size, .8 * size).data;
+          const colours = new Map();
+          for (let k = 0; k < d.length; k += 4) {
+            const key = 'rgb(' + d[k] + ',' + d[k + 1] + ',' + d[k + 2] + ')';
+            colours.set(key, (colours.get(key) || 0) + 1);
+          }
+          found.push([...colours].sort((a, b) => b[1] - a[1]).slice(0, 40).map(c => c[0]));
+        }
+        return found; }""",
+    )
+    written = [c for c in cells if len(c) > 1]
+    assert len(written) > 10
+    worst = min(max(contrast(c[0], other) for other in c[1:]) for c in written)
+    assert worst >= 4.5
+
+
+def test_lines_stand_out_from_the_paper():
+    """At least 3, WCAG's measure for what is drawn; in both looks."""
+    files = Path(report_content.__file__).parent / "page"
+    css = (files / "page.css").read_text()
+    light, dark = re.findall(r"--paper: (#\w+)", css)
+    dark_lines = re.findall(
+        r"#\w{6}", re.search(r"DARK_LINES = \[(.*?)\]", (files / "basics.js").read_text())[1]
+    )
+    assert light == "#fff" and len(dark_lines) == len(report_content.COLOURS)
+    for paper, lines in (("#ffffff", report_content.COLOURS), (dark, dark_lines)):
+        assert min(contrast(hexadecimal(c), hexadecimal(paper)) for c in lines) >= 3
+        assert len(set(lines)) == 7
+
+
+def test_a_printed_comparison_says_what_is_on_it(open_page, comparison, tmp_path):
+    """Summary and curves of all runs; the rest of the one that was chosen, which the paper names."""
+    page = open_page(comparison.as_uri()).page
+    page.select_option("#detail", label="second")
+    page.click("#show-2")
+    closed = "details:not(.alternative):not([open])"
+    before = page.locator(closed).count()
+    page.evaluate("addEventListener('beforeprint', () => { window.printed = document.body.innerText; })")
+    page.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    printed = page.evaluate("window.printed")
+    assert "Why centers abstained" in printed and before and page.locator(closed).count() == before
+    page.emulate_media(media="print")
+    text = page.inner_text("body")
+    assert "What follows is of the run second, which was chosen on the screen." in text
+    assert "Of the others (first, third)" in text and "print again" in text
+    assert "Not drawn, as chosen on the screen: third." in text
+    assert all(name in page.inner_text("#summary") for name in ("first", "second", "third"))
+    assert not page.locator("#detail").is_visible() and not page.locator("nav").is_visible()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
+def test_every_look_is_legible(open_page, comparison, look, tmp_path):
+    """Contrast of text at least 4.5, no sideways scrolling of the page; pictures go to FEDMT_SHOTS if set."""
+    options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 844}}}
+    page = open_page(comparison.as_uri(), **options.get(look, {})).page
+    if look == "print":
+        page.emulate_media(media="print", color_scheme="dark")
+    colours = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    assert contrast(*colours) > 4.5
+    assert (luminance(colours[1]) < 0.2) == (look == "dark")
+    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide[0] <= wide[1]
+    where = Path(os.environ.get("FEDMT_SHOTS", tmp_path))
+    page.screenshot(path=where / f"{look}.png", full_page=True)
+    assert (where / f"{look}.png").stat().st_size > 50_000
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours, 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def hexadecimal(colour: str) -> str:
+    """`#rrggbb` as `rgb(r, g, b)`."""
+    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of `rgb(r, g, b)`."""
+    parts = [int(float(x)) / 255 for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,55 @@
+"""The results of each test set and site, against those of the samples picked by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedmt.core.labels import LabelSpace
+from fedmt.data.center import Center
+from fedmt.engines import testing
+from fedmt.inputs import Vectors
+from fedmt.runs.evaluation import by_place, measured
+
+KIND = LabelSpace("kind", ["a", "b", "c"])
+
+
+def answered(name: str, seed: int, sites: tuple[str, ...] | None, answers: int = 1) -> testing.Tested:
+    rng = np.random.default_rng(seed)
+    labels = torch.from_numpy(rng.integers(3, size=40))
+    each = [torch.from_numpy(rng.dirichlet(np.ones(3), size=40)) for _ in range(answers)]
+    test = Center(name, torch.zeros(40, 2), KIND, labels, input=Vectors, sites=sites)
+    return testing.Tested(test, "kind", labels, each)
+
+
+def accuracy(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    right = [(p.argmax(1) == y).double() for p, y in parts]
+    return torch.cat(right).mean().item()
+
+
+@pytest.mark.parametrize("answers", [1, 3])
+def test_each_test_set_and_each_site_is_measured_on_its_own_samples(answers: int) -> None:
+    """A site that is in both test sets is one; with several answers, the mean over them."""
+    sites = tuple("Bonn" if i % 3 else "Kiel" for i in range(40))
+    first, second = answered("x", 0, sites, answers), answered("y", 1, ("Bonn",) * 40, answers)
+    [part] = testing.pooled([first, second])
+    found = {(p["kind"], p["name"]): p for p in by_place(part)}
+    bonn = torch.tensor([s == "Bonn" for s in sites])
+    everything = torch.ones(40, dtype=torch.bool)
+    for key, chosen in {
+        ("test set", "x"): [(first, everything)],
+        ("test set", "y"): [(second, everything)],
+        ("site", "Kiel"): [(first, ~bonn)],
+        ("site", "Bonn"): [(first, bonn), (second, everything)],
+    }.items():
+        place = found.pop(key)
+        means = [accuracy([(t.each[a][at], t.labels[at]) for t, at in chosen]) for a in range(answers)]
+        assert place["space"] == "kind" and place["samples"] == sum(int(at.sum()) for _, at in chosen)
+        one = place["metrics"]["accuracy"]
+        assert one["value"] == pytest.approx(sum(means) / answers, abs=1e-6)
+        assert one["low"] < one["value"] < one["high"]
+    assert not found
+
+
+def test_one_test_set_without_sites_has_no_places() -> None:
+    alone = [answered("x", 0, None)]
+    assert by_place(testing.pooled(alone)[0]) == [] and "places" not in measured(alone)
