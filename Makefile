@@ -45,7 +45,7 @@ docs: $(VENV)/.dev
 	@echo "Open site/index.html"
 
 # Three hospitals and a coordinator on this machine, over Flower with TLS, through nginx where it is installed
-# (docs/deployment.md).
+# (docs/guides/deployment.md).
 demo-deployment: $(VENV)/.flower
 	$(BIN)/python examples/hospitals/demo.py
 

@@ -61,9 +61,9 @@ PAGES = [
     "CHANGELOG.md",
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
 ]
-ELSEWHERE = {"docs/tutorial.md": "tests/commands/test_tutorial.py"}
+ELSEWHERE = {"docs/start/tutorial.md": "tests/commands/test_tutorial.py"}
 """Pages that a test of their own follows and compares with what is printed; here they are read only."""
-COLD = ("docs/tracking.md",)
+COLD = ("docs/guides/tracking.md",)
 """Pages that are run with the installed program, from its first import on."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
 """What a reader has beside their own files."""

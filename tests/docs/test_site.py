@@ -29,7 +29,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_page_is_there(site: Path) -> None:
     pages = [p.relative_to(ROOT / "docs").with_suffix(".html") for p in ROOT.glob("docs/**/*.md")]
-    for page in [*pages, "index.html", "changelog.html", "source/src/fedmt/methods/fedmt.py.html"]:
+    for page in [
+        *pages,
+        "index.html",
+        "development/changelog.html",
+        "source/src/fedmt/methods/fedmt.py.html",
+    ]:
         assert (site / page).is_file(), page
 
 
@@ -45,8 +50,8 @@ def test_reading_asks_no_network(site: Path) -> None:
 
 def test_docstrings_become_examples_and_lists(site: Path) -> None:
     """The API page shows doctests as code, and the arguments that a docstring explains as a list."""
-    text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text()).replace("&gt;", ">")
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "api.html").read_text()).replace("&gt;", ">")
     assert ">>> space = LabelSpace" in text
-    items = re.findall(r"<li>\s*(?:<p>)?<code>(\w+)</code>:", (site / "api.html").read_text())
+    items = re.findall(r"<li>\s*(?:<p>)?<code>(\w+)</code>:", (site / "reference" / "api.html").read_text())
     assert {"logits", "matrix", "target", "labels", "participation"} <= set(items)
     assert "test:" not in (site / "index.html").read_text(), "the marks for tests are left out"

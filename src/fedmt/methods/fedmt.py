@@ -10,7 +10,8 @@ learns through its correspondence M (J x K), given or estimated. Algorithm 1, by
 The order is that of `schedules.Alternate`.
 
 Where the paper is silent or two readings exist, the choice is an option below, with the value that
-measured best as the default; the preset `paper` gives the printed ones (see docs/architecture.md).
+measured best as the default; the preset `paper` gives the printed ones (see
+docs/development/architecture.md).
 """
 
 from __future__ import annotations
