@@ -41,6 +41,7 @@ ruff: $(VENV)/.dev
 
 # The site, into site/; it opens from disk. Not --quiet: mkdocs then counts no warning, and nothing is strict.
 docs: $(VENV)/.dev
+	$(BIN)/python scripts/reference_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 
