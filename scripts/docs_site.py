@@ -115,6 +115,7 @@ def on_page_content(html: str, **_: Any) -> str:
     def mathml(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
         found: str = convert(unescape(match[2]).strip(), display=display)
+        found = found.replace("<mi>log</mi>", '<mspace width="0.17em"/><mi>log</mi><mspace width="0.17em"/>')
         return f'<div class="equation">{found}</div>' if display == "block" else found
 
     return re.sub(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', mathml, html, flags=re.S)
