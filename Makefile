@@ -43,11 +43,12 @@ ruff: $(VENV)/.dev
 
 # The site, into site/; it opens from disk. Not --quiet: mkdocs then counts no warning, and nothing is strict.
 docs: $(VENV)/.dev
+	$(BIN)/python scripts/reference_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 
 # Three hospitals and a coordinator on this machine, over Flower with TLS, through nginx where it is installed
-# (docs/deployment.md).
+# (docs/guides/deployment.md).
 demo-deployment: $(VENV)/.flower
 	$(BIN)/python examples/hospitals/demo.py
 

@@ -20,7 +20,8 @@ first one with the captures (`--rounds 1`); with CUDA_DEVICE_MAX_CONNECTIONS=32,
       100     156,042             61.0%        9.2     goal 60%: met
 
 Eager is bound by the host and varies most: at batch 10 three runs gave 2,611, 3,045 and 3,386 images/s, so
-25.6, 21.9 and (with 8 connections, 63,650 images/s) 18.8 times. docs/performance.md has all of them.
+25.6, 21.9 and (with 8 connections, 63,650 images/s) 18.8 times.
+docs/development/performance-diary.md has all of them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ torch had reserved:
          80               4.89            1.08       10.2
         160               5.54            1.22       10.3     (beside 10 centers with 4.54 s in that run)
 
-Time: within the goal. Memory: flat from 40 centers on, not from 10; see docs/performance.md.
+Time: within the goal. Memory: flat from 40 centers on, not from 10; see
+docs/development/performance-diary.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What mkdocs.yml asks for beyond mkdocs: the repository's own files as pages, and docstrings as Markdown.
 
-README.md is the site's first page; CHANGELOG.md and CONTRIBUTING.md are pages too. A page links to a file of
-the repository by its relative path, as GitHub shows it; in the site that file becomes a page of its own. A
-link to what is not there is a warning, which `mkdocs build --strict` takes for an error.
+CHANGELOG.md and CONTRIBUTING.md are pages too. A page links to a file of the repository by its relative path,
+as GitHub shows it; in the site that file becomes a page of its own. A link to what is not there is a warning,
+which `mkdocs build --strict` takes for an error. Equations, written as GitHub reads them, become MathML.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import griffe
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
 
 log = get_plugin_logger("docs_site")
-ROOT_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+ROOT_PAGES = {
+    "CHANGELOG.md": "development/changelog.md",
+    "CONTRIBUTING.md": "development/contributing.md",
+}
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml"}
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
@@ -30,7 +35,7 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds README and its like, and a page for each file of the repository that a page links to."""
+    """Adds the changelog and its like, and a page for each file of the repository that a page links to."""
     root = Path(config.config_file_path).parent
     for name, uri in ROOT_PAGES.items():
         files.append(File.generated(config, uri, content=(root / name).read_text()))
@@ -99,6 +104,21 @@ def links(markdown: str) -> Iterator[str]:
 def outside_code(markdown: str, change: Any) -> str:
     parts = re.split(f"({FENCED.pattern})", markdown, flags=re.M | re.S)
     return "".join(part if part.startswith("```") else change(part) for part in parts)
+
+
+# -- equations --------------------------------------------------------------------------------------------
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Equations, which pymdownx.arithmatex marks, as MathML: browsers set it without a script."""
+
+    def mathml(match: re.Match[str]) -> str:
+        display = "block" if match[1] == "div" else "inline"
+        found: str = convert(unescape(match[2]).strip(), display=display)
+        found = found.replace("<mi>log</mi>", '<mspace width="0.17em"/><mi>log</mi><mspace width="0.17em"/>')
+        return f'<div class="equation">{found}</div>' if display == "block" else found
+
+    return re.sub(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', mathml, html, flags=re.S)
 
 
 # -- docstrings -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Draws label-spaces.png, round.png, projection.png and estimate.png of docs/why.md and docs/method.md.
+"""Draws the four figures of docs/concepts/why.md and docs/concepts/method.md.
 
 python scripts/method_figures.py              draws, from docs/figures/method.json
 python scripts/method_figures.py --measure    first runs the quickstart's FedMT (E), seed 0, for that file
@@ -280,7 +280,7 @@ def estimate(measured: dict[str, Any]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draws the figures of docs/why.md and docs/method.md.")
+    parser = argparse.ArgumentParser(description="Draws the figures of docs/concepts/.")
     parser.add_argument("--measure", action="store_true", help="first run the quickstart's FedMT (E)")
     data = FIGURES / "method.json"
     if parser.parse_args().measure:

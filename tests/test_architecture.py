@@ -1,4 +1,4 @@
-"""The house's rules, read off the import graph (docs/architecture.md)."""
+"""The house's rules, read off the import graph (docs/development/architecture.md)."""
 
 import ast
 import re

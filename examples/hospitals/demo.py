@@ -2,8 +2,8 @@
 
 Makes the hospitals' folders and throw-away keys, binds each hospital's name to its key, tells the hospitals
 each other's fingerprints, starts a SuperLink, nginx before it (where it is installed) and three SuperNodes on
-loopback, trains with secure aggregation, prints the table, and ends everything it started. docs/deployment.md
-has the same commands for real machines.
+loopback, trains with secure aggregation, prints the table, and ends everything it started.
+docs/guides/deployment.md has the same commands for real machines.
 """
 
 from __future__ import annotations

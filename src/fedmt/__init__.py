@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # beside any other busy process that was measured to make a loop of small operations a hundred times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # Before CUDA starts: a hardware queue for every stream. With the usual 8, plans wait behind training in the
-# queue they share, and small batches are 5% slower (docs/performance.md).
+# queue they share, and small batches are 5% slower (docs/development/performance-diary.md).
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`fedmt.train` and `Result`: the example of docs/python.md for every input, and what may go wrong."""
+"""`fedmt.train` and `Result`: the example of docs/guides/python.md for every input, and what may go wrong."""
 
 from __future__ import annotations
 

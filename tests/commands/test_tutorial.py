@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed as it stands: its blocks in order, in an empty folder.
+"""docs/start/tutorial.md, followed as it stands: its blocks in order, in an empty folder.
 
 Each line of a `text` block must be printed by the block before it, whatever its numbers; the accuracies must
 be near those of the page.
@@ -17,7 +17,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,.]*")
 NEAR = 0.06

@@ -578,4 +578,4 @@ def test_a_remote_center_is_known_by_name_and_space_alone(folder):
 
 def test_a_remote_center_is_nothing_for_the_local_engine(folder):
     said = error_of(folder, changed(CONFIG, 'source = "npz"\npath = "goa.npz"', 'source = "remote"'))
-    assert "center 'goa': its data stay on its own machine" in said and "docs/deployment.md" in said
+    assert "center 'goa': its data stay on its own machine" in said and "docs/guides/deployment.md" in said

@@ -31,7 +31,7 @@ DIAGNOSES = {
 
 
 def clinic(folder: Path) -> None:
-    """The clinics of README and docs/federation.md: four garments of the bundled images, called diagnoses."""
+    """The clinics of README and docs/guides/your-data.md: four bundled garments, called diagnoses."""
     train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
     numbers = [np.flatnonzero(train.labels["garment"].numpy() == k).tolist() for k in range(4)]
     tested = [np.flatnonzero(test.labels["garment"].numpy() == k).tolist() for k in range(4)]
@@ -71,9 +71,9 @@ def clinic(folder: Path) -> None:
 
 
 def described(folder: Path) -> None:
-    """The same, with their federation.toml; docs/reproduce.md calls it hospitals.toml."""
+    """The same, with their federation.toml; docs/guides/sweeps.md calls it hospitals.toml."""
     clinic(folder)
-    shown = re.search(r"```toml\n(.*?)```", (ROOT / "docs/federation.md").read_text(), re.S)
+    shown = re.search(r"```toml\n(.*?)```", (ROOT / "docs/guides/your-data.md").read_text(), re.S)
     assert shown is not None
     for name in ("federation.toml", "hospitals.toml"):
         (folder / name).write_text(shown[1])

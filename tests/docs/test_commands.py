@@ -61,9 +61,9 @@ PAGES = [
     "CHANGELOG.md",
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
 ]
-ELSEWHERE = {"docs/tutorial.md": "tests/commands/test_tutorial.py"}
+ELSEWHERE = {"docs/start/tutorial.md": "tests/commands/test_tutorial.py"}
 """Pages that a test of their own follows and compares with what is printed; here they are read only."""
-COLD = ("docs/tracking.md",)
+COLD = ("docs/guides/tracking.md",)
 """Pages that are run with the installed program, from its first import on."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
 """What a reader has beside their own files."""
@@ -168,7 +168,7 @@ def check_command(words: list[str]) -> None:
         script = (ROOT / words[1]).read_text()
         for option in options_in(shlex.join(words)):
             assert f'"{option}"' in script, f"{words[1]} has no option {option}"
-    elif words[0] not in ("python", "ssh-keygen"):
+    elif words[0] not in ("python", "python3", "source", "ssh-keygen"):
         raise AssertionError(f"'{words[0]}' is no program that this test knows; let it run, or teach it here")
     for word in words:
         if word.split("/")[0] in (*CLONE, "src", "docs", "tests"):

@@ -2,11 +2,13 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +31,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_page_is_there(site: Path) -> None:
     pages = [p.relative_to(ROOT / "docs").with_suffix(".html") for p in ROOT.glob("docs/**/*.md")]
-    for page in [*pages, "index.html", "changelog.html", "source/src/fedmt/methods/fedmt.py.html"]:
+    for page in [
+        *pages,
+        "index.html",
+        "development/changelog.html",
+        "source/src/fedmt/methods/fedmt.py.html",
+    ]:
         assert (site / page).is_file(), page
 
 
@@ -45,8 +52,28 @@ def test_reading_asks_no_network(site: Path) -> None:
 
 def test_docstrings_become_examples_and_lists(site: Path) -> None:
     """The API page shows doctests as code, and the arguments that a docstring explains as a list."""
-    text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text()).replace("&gt;", ">")
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "api.html").read_text()).replace("&gt;", ">")
     assert ">>> space = LabelSpace" in text
-    items = re.findall(r"<li>\s*(?:<p>)?<code>(\w+)</code>:", (site / "api.html").read_text())
+    items = re.findall(r"<li>\s*(?:<p>)?<code>(\w+)</code>:", (site / "reference" / "api.html").read_text())
     assert {"logits", "matrix", "target", "labels", "participation"} <= set(items)
-    assert "test:" not in (site / "index.html").read_text(), "the marks for tests are left out"
+    assert "test:" not in (site / "start" / "quickstart.html").read_text(), "the marks for tests are left out"
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_a_page_from_disk_has_search_and_equations(site: Path) -> None:
+    """Opened without a server or a network: nothing is asked for, search finds, equations are set."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: asked.append(message.text))
+        page.goto((site / "concepts" / "method.html").as_uri())
+        assert page.locator("math").count() > 5 and "arithmatex" not in page.content()
+        page.keyboard.press("/")
+        page.keyboard.type("secure aggregation")
+        page.locator(".md-search-result__item").first.wait_for()
+        assert "Secure aggregation" in page.locator(".md-search-result__item").first.inner_text()
+        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

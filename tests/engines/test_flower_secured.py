@@ -1,4 +1,4 @@
-"""Flower with TLS and node authentication: who is let in, and the example of docs/deployment.md."""
+"""Flower with TLS and node authentication: who is let in, and the example of docs/guides/deployment.md."""
 
 import http.client
 import os
@@ -89,8 +89,8 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory) -> Demo:
-    """The tutorial of docs/deployment.md: TLS, node authentication, names bound to keys, secure aggregation,
-    nginx."""
+    """The tutorial of docs/guides/deployment.md: TLS, node authentication, names bound to keys, secure
+    aggregation, nginx."""
     out = tmp_path_factory.mktemp("hospitals") / "out"
     options = ["--out", str(out), "--rounds", "1", "--samples", "40"]
     command = [sys.executable, "-u", str(HOSPITALS / "demo.py"), *options]

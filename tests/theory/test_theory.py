@@ -335,7 +335,7 @@ def test_the_figure_shows_every_curve() -> None:
 
 
 def test_the_page_runs_and_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "development" / "theory.md").read_text()
     snippet = page.split("```python\n")[1].split("```")[0]
     exec(snippet, {})
     lines = capsys.readouterr().out.splitlines()

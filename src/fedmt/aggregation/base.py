@@ -119,6 +119,8 @@ class Strategy(Named, ABC):
     """Whether it looks at each center's own update, which secure aggregation hides."""
 
     rate: float = 1.0
+    """Server learning rate: how far the model moves along the combined update. For FedAdam and FedYogi, it is
+    the step size of the adaptive server."""
 
     def __post_init__(self) -> None:
         positive("aggregation.rate", self.rate)

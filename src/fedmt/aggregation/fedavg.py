@@ -30,6 +30,7 @@ class FedAvgM(Strategy):
     name: ClassVar[str] = "fedavgm"
 
     momentum: float = 0.5
+    """Server momentum. Lower it if the accuracy oscillates from round to round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

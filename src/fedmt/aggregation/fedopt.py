@@ -25,12 +25,17 @@ from fedmt.core.errors import positive, share
 
 @dataclass(frozen=True)
 class FedOpt(Strategy):
-    """tau: the degree of adaptivity; a smaller value adapts more."""
+    """Base of the strategies with an adaptive server."""
 
     rate: float = 0.01
+    """Server learning rate: how far the model moves along the combined update. For FedAdam and FedYogi, it is
+    the step size of the adaptive server."""
     beta_1: float = 0.9
+    """Decay of the running mean of updates."""
     beta_2: float = 0.99
+    """Decay of the running mean of squared updates."""
     tau: float = 1e-3
+    """Added to the denominator; a smaller value makes the server more adaptive."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

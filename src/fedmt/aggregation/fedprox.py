@@ -14,11 +14,13 @@ from fedmt.core.errors import at_least
 
 @dataclass(frozen=True)
 class FedProx(Strategy):
-    """mu: 0 is FedAvg."""
+    """f_c is held near the received model; with mu = 0 this is FedAvg."""
 
     name: ClassVar[str] = "fedprox"
 
     mu: float = 0.01
+    """How strongly centers are held near the model they received; 0 is FedAvg. Raise it if centers drift
+    apart."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

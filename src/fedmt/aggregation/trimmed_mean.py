@@ -23,15 +23,15 @@ from fedmt.core.errors import FedmtError
 class TrimmedMean(Strategy):
     """f <- f + rate * trimmed_mean_c (f_c - f)
 
-    trim: share of the centers that is cut off at each end. It is rounded up, so that one center is cut off at
-        each end even where there are few, as long as one remains. The centers that remain count by their
-        weight (`training.weights`).
+    The centers that remain count by their weight (`training.weights`).
     """
 
     name: ClassVar[str] = "trimmed_mean"
     needs_single_updates: ClassVar[bool] = True
 
     trim: float = 0.2
+    """Share of the centers that is cut off at each end, for every weight. It is rounded up, so at least one
+    center is cut off at each end, as long as one remains."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The door for Python: `fedmt.train` on a federation in memory, and the `Result` it gives (docs/python.md).
+"""The Python interface: `fedmt.train` on a federation in memory, and its `Result` (docs/guides/python.md).
 
 options.py   keyword arguments to the config that `fedmt run` would read
 training.py  `train`: the same path as `fedmt run`, with its progress

@@ -72,7 +72,7 @@ def config_of(
             hint = nearest(name, (k for k in known if k not in DATA))
             chosen = f"method '{tables['method'].get('name')}'"
             problems.append(
-                f"{name}: no such option, with {chosen}.{hint} docs/federation.md lists them all."
+                f"{name}: no such option, with {chosen}.{hint} docs/reference/config.md lists them all."
             )
     if problems:
         raise FedmtError("\n".join(problems))

@@ -66,7 +66,9 @@ def train(
             "as fedmt.Federation.from_arrays makes."
         )
     if federation.elsewhere:
-        raise FedmtError("federation: some of its centers are on other machines; see docs/deployment.md.")
+        raise FedmtError(
+            "federation: some of its centers are on other machines; see docs/guides/deployment.md."
+        )
     if federation.held_out is not None:
         raise FedmtError(
             "federation: samples are held out already; say calibration={...} in `train` instead."

@@ -23,9 +23,10 @@ Predict = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Attack(Named):
-    """centers: the names of the bad ones."""
+    """Base of the attacks."""
 
     centers: tuple[str, ...]
+    """Names of the bad centers."""
 
     def __post_init__(self) -> None:
         if not self.centers:

@@ -29,18 +29,17 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """A mark in the corner of a sample stands for a class (Bagdasaryan et al. 2020).
-
-    target: the wanted class that every marked sample is to be taken for. share: how many of a bad center's
-    samples are marked. They are labeled as it labels the target. boost: what its update is multiplied by, so
-    that it outlasts the mean with the others.
-    """
+    """A mark in the corner of a sample stands for a class (Bagdasaryan et al. 2020). The bad center labels
+    marked samples as it labels the target."""
 
     name: ClassVar[str] = "backdoor"
 
     target: str = ""
+    """Wanted class that every marked sample shall be taken for."""
     share: float = 0.5
+    """Share of a bad center's samples that is marked."""
     boost: float = 2.0
+    """Factor by which a bad center scales its update."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,6 +20,7 @@ class Scale(Attack):
     name: ClassVar[str] = "scale"
 
     factor: float = 1e6
+    """Factor by which a bad center multiplies its update."""
 
     def send(self, update: Update, honest: Sequence[Update]) -> Update:
         return Update(update.center, {k: self.factor * v for k, v in update.tensors.items()}, update.weight)
@@ -32,6 +33,7 @@ class SignFlip(Scale):
     name: ClassVar[str] = "sign_flip"
 
     factor: float = -1.0
+    """Factor by which a bad center multiplies its update."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class InnerProduct(Attack):
     name: ClassVar[str] = "inner_product"
 
     strength: float = 10.0
+    """Length of the malicious update, relative to the honest mean."""
 
     def send(self, update: Update, honest: Sequence[Update]) -> Update:
         mean, _ = moments(update, honest)
@@ -55,6 +58,7 @@ class ALittleIsEnough(Attack):
     name: ClassVar[str] = "alie"
 
     z: float = 1.5
+    """Distance from the honest mean, in standard deviations of every weight."""
 
     def send(self, update: Update, honest: Sequence[Update]) -> Update:
         mean, deviation = moments(update, honest)

@@ -23,7 +23,7 @@ from fedmt.training.run import Stopped, run
 
 SPACES = ("garment", "department", "layer")
 
-# Found on training images that no center uses, never on the test images; docs/quickstart.md says how.
+# Found on training images that no center uses, never on the test images; docs/start/quickstart.md says how.
 PER_CLASS = 3
 FEDERATED = {
     "rounds": 14,

@@ -1,6 +1,6 @@
 """Defaults that adapt to what a config trains: the values of keys that neither it nor its preset sets.
 
-docs/priors.md says what was measured.
+docs/guides/rare-classes.md says what was measured.
 """
 
 from __future__ import annotations

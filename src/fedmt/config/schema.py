@@ -35,25 +35,25 @@ NAMED: dict[str, tuple[str, Registry[Any]]] = {
 
 
 class ModelSpec(Section):
-    """backbone: a name, 'timm:NAME' or 'package.module:callable'. weights: a weight file to start from.
-
-    max_pool: the first max-pool of a ResNet (none: skipped for small images).
-    normalise: by the statistics of the 'reference' center's samples or of 'imagenet', or by 'none' (not set:
-    'imagenet' with a weight file, else 'reference'). For a timm network, 'imagenet' means what timm says of
-    its weights.
-    freeze: 'backbone', or true, which is the same: everything below the last layer stays at its starting
-    weights. The features of all samples are computed once, and a head is trained on them.
-    head: what is trained on the features of a frozen backbone, a backbone for vectors (not set: 'linear'). Of
-    an nn.Module that is given in Python, whether its outputs are features, to which a linear head is added
-    (not set: where they are not as many as the wanted classes).
-    """
+    """The network."""
 
     backbone: Travels[str] = DEFAULT_INPUT.backbone
+    """Network to train: a name, `"timm:NAME"`, or your own as `"package.module:callable"`."""
     weights: Stays[ConfigPath | None] = None
+    """Local weight file to start from, `.safetensors` or `.pth`, with the parameter names of torchvision, or
+    of timm for its networks. Start from pretrained weights if there are few samples."""
     max_pool: Travels[bool | None] = None
+    """Whether a ResNet has its first max-pool. If it is not set, it is skipped for small images."""
     normalise: Stays[Literal["reference", "imagenet", "none"] | None] = None
+    """Pixel statistics to normalize with: those of the reference center, of ImageNet (for timm networks,
+    those of their weights), or none. If it is not set, it is `"imagenet"` with a weight file and
+    `"reference"` without one."""
     freeze: Travels[Literal["backbone"] | None] = None
+    """Set it to true to keep everything below the last layer at its starting weights. The features of all
+    samples are computed once and a head is trained on them, which is fast and suits few samples."""
     head: Travels[bool | str | None] = None
+    """Backbone for vectors that is trained on the features of a frozen network; the default is `"linear"`.
+    For an `nn.Module` given in Python, whether its outputs are features to which a linear head is added."""
 
     @model_validator(mode="before")
     @classmethod
@@ -84,65 +84,93 @@ class ModelSpec(Section):
 
 
 class DeploymentSpec(Section):
-    """Of a run over Flower, whose centers are on other machines. Of it, the local engine reads only what
-    concerns secure aggregation.
-
-    min_centers: a round with fewer answers stops the run. wait: seconds for the centers to connect before the
-    first round. timeout: seconds for an answer; a later one is left out of its round. wire: how weight
-    matrices travel; 'bfloat16' is half the bytes, and not the same bit for bit.
-    insecure: whether any node may use any center's name. Otherwise every center has a key.
-    secure_aggregation: the coordinator learns the sum of the updates alone. threshold: the fewest centers in
-    a sum (not set: two thirds of them). max_samples: no center has more. A center's weight in a sum is a
-    share of it, so a value that is far too large costs precision.
-    """
+    """A run between machines, over Flower. A local run reads only what concerns secure aggregation."""
 
     min_centers: int = Field(1, ge=1)
+    """Fewest centers that must answer in a round; with fewer, the run stops."""
     wait: float = Field(600.0, gt=0)
+    """Seconds to wait for the centers to connect before the first round."""
     timeout: float = Field(3600.0, gt=0)
+    """Seconds to wait for an answer. A later answer is left out of its round."""
     wire: Literal["float32", "bfloat16"] = "float32"
+    """Number format in which weights travel. `"bfloat16"` halves the bytes, and the results are no longer
+    bit-identical to a local run."""
     insecure: bool = False
+    """Whether any node may use any center's name. Otherwise every center has a key. Use it only for trials on
+    one machine."""
     secure_aggregation: bool = False
+    """Whether the coordinator learns only the sum of the updates."""
     threshold: int | None = Field(None, ge=2)
+    """Fewest centers in such a sum. If it is not set, two thirds of them."""
     max_samples: int = Field(65_536, ge=1, le=2**24)
+    """Upper bound on the samples of any center. A center's weight in a sum is a share of it, so a value that
+    is far too large costs precision."""
 
 
 class Config(Section):
     """A whole run. Either `benchmark`, or `wanted`, `reference`, `centers` and `tests`.
 
-    metrics: those of the user's own, next to the built-in ones. keep_checkpoints: how many of the last ones
-    stay on disk, so that a run can continue from an earlier round. attack: bad centers that a benchmark
-    simulates.
     The keys of [augmentation], and those of the table that has the input's name, such as [images], follow
     from the input: a config is read by its `config_class`.
     """
 
     input: Travels[str] = DEFAULT_INPUT.name
+    """What a sample is. Your own is `"package.module:Name"`."""
     seed: Travels[int] = Field(0, ge=0, lt=2**63)
+    """Everything random follows from it. Run several seeds before you trust a difference."""
     device: Stays[str] = "auto"
+    """Where to train: `"auto"`, `"cpu"`, `"cuda"`, `"cuda:1"`."""
     precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
+    """Number format of the forward and backward passes. `"auto"` is bfloat16 on CUDA and float32
+    elsewhere."""
     graphs: Stays[bool | None] = None
+    """Whether centers train together in CUDA graphs. If it is not set, they do on CUDA. Set it to false to
+    train one center after the other, step by step, for debugging."""
     preset: Stays[str | None] = None
+    """Named settings for whole tables. `"paper"` gives the method the options that the paper prints. Keys
+    that you set yourself take precedence."""
     metrics: Stays[list[str]] = Field(default_factory=list)
+    """Your own metrics, measured next to the built-in ones, as `["package.module:NAME"]`."""
     checkpoint_every: Stays[int] = Field(1, ge=1)
+    """Rounds between two checkpoints."""
     keep_checkpoints: Stays[int] = Field(2, ge=2)
+    """Number of latest checkpoints to keep. Raise it to be able to go back to an earlier round."""
     method: Travels[dict[str, Any]] = Field(default_factory=dict)
+    """The method and its options."""
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
+    """The aggregation strategy and its options."""
     training: Travels[Training] = Training()
+    """How centers train."""
     augmentation: Travels[Views]
+    """What the weak and strong views do."""
     # Of a simulation. Between machines it is each center's own, and here what is asked of all of them.
     privacy: Stays[PrivacySpec | None] = None
+    """Differential privacy of each center's records, in a simulation. In a run between machines it is a
+    condition that every center must meet."""
     model: Travels[ModelSpec] = ModelSpec()
+    """The network."""
     calibration: Stays[CalibrationSpec | None] = None
+    """Held-out samples for calibration."""
     spaces: Stays[dict[str, list[str]]] = Field(default_factory=dict)
+    """Label spaces by name, each a list of class names."""
     correspondences: Stays[dict[str, CorrespondenceSpec]] = Field(default_factory=dict)
+    """Known correspondences by label space, each a CSV file or a table."""
     benchmark: Stays[BenchmarkSpec | None] = None
+    """One labeled set, split into a federation."""
     wanted: Stays[str | None] = None
+    """Label space that the model predicts in."""
     reference: Stays[ReferenceSpec | None] = None
+    """The reference center."""
     centers: Stays[list[CenterSpec]] = Field(default_factory=list)
+    """The other centers."""
     tests: Stays[list[TestSpec]] = Field(default_factory=list)
+    """The test sets."""
     attack: Stays[dict[str, Any] | None] = None
+    """Bad centers that a benchmark simulates."""
     deployment: Stays[DeploymentSpec | None] = None
+    """A run between machines."""
     tracking: Stays[TrackingSpec | None] = None
+    """Trackers that the run reports to."""
 
     _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
 

@@ -18,26 +18,31 @@ def by_class_name(counts: dict[str, int]) -> dict[str, int]:
 
 
 class SourceSpec(Section):
-    """Where samples and labels lie.
-
-    source: a name of `fedmt.data.sources`, or 'package.module:Name' of one's own. split: 'train' or 'test',
-    for sources that have both. label_columns: the column of each label space, by its name. group_column: of
-    what must stay together, such as a patient. site_column: of a test set, the site that each sample is from;
-    the report shows the results of each. What the other keys mean is the source's to say.
-    """
+    """Where samples and labels are stored."""
 
     source: str
+    """Kind of source; see the table of sources. Your own is `"package.module:Name"`."""
     path: ConfigPath | None = None
+    """File or folder to read."""
     labels: ConfigPath | None = None
+    """Second file with the labels, for sources that have one (`npy`, `idx`)."""
     split: Literal["train", "test"] | None = None
+    """Part to read, for sources that have both a training and a test part."""
     image_column: str = "image"
+    """Column of a manifest with the paths of the images."""
     label_column: str = "label"
+    """Column with the labels."""
     root: ConfigPath | None = None
+    """Folder that the paths in a manifest are relative to. If it is not set, it is the manifest's folder."""
     # Without a default: what is not set is not written into a run's config, and runs from before resume.
     text_column: str | None = None
+    """Column with the texts, for source `text`."""
     label_columns: dict[str, str] | None = None
+    """Columns of several label spaces, as `{space = "column"}`. Give it instead of `label_column`."""
     group_column: str | None = None
+    """Column of what must stay together in every split, such as a patient."""
     site_column: str | None = None
+    """Column of a test set with the site that each sample is from. The report shows the results of each site."""
 
 
 CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
@@ -55,15 +60,17 @@ def fingerprint_at(where: str, key: str) -> str:
 
 
 class CenterSpec(SourceSpec):
-    """A center: a source, the space it labels in (none: it has no labels), and its correspondence.
-
-    key: in a run between machines, the fingerprint of the public key that its node must have.
-    """
+    """A center: its data, the label space it uses, and how that space corresponds to the wanted one."""
 
     name: str = Field(min_length=1)
+    """Name of the center, which also seeds its random numbers."""
     space: str | None = None
+    """Label space of its labels. Leave it out for a center without labels."""
     correspondence: CorrespondenceSpec | None = None
+    """How its labels correspond to the wanted ones: a CSV file or a table. It takes precedence over
+    `[correspondences]`. If neither is given, it is estimated."""
     key: str | None = None
+    """Fingerprint of the center's public key, in a run between machines."""
 
     @field_validator("key")
     @classmethod
@@ -72,57 +79,70 @@ class CenterSpec(SourceSpec):
 
 
 class ReferenceSpec(SourceSpec):
-    """The reference center; it labels in the wanted space."""
+    """The reference center, which labels in the wanted space."""
 
     name: str = "reference"
+    """Name of the reference center."""
 
 
 class TestSpec(SourceSpec):
-    """Test samples, labeled in `space` (by default the wanted one). name: 'test' and a number otherwise."""
+    """Test samples. There may be several tables."""
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
 
     name: str | None = Field(None, min_length=1)
+    """Name of the test set in the results. If it is not set, it is `test` and a number."""
     space: str | None = None
+    """Label space of its labels. If it is not set, it is the wanted one."""
 
 
 Count = Annotated[int, Field(ge=1)]
 
 
 class BenchmarkSpec(Section):
-    """One labelled set split into a federation.
-
-    data: the set; test: its test part (not needed for sources that have one).
-    wanted: the space of the reference center. spaces: how many centers label in each other space.
-    split: 'iid', every class equally often at every center; 'natural', as often as in the set; 'non-iid' with
-    `gamma`; or 'long-tailed' with `imbalance`. samples: at each center (none: as many as there are).
-    At the reference center, one of: per_class, samples of each class; reference_share, of each class.
-
-    Set aside first, as the test set, one of: test_per_class, samples of each class of `data`; test_share, of
-    each class.
-    test_samples: the largest number of test samples, balanced over the classes.
-    at_most: classes sampled down. augment_to: pairs (below, to); a class of fewer than `below` training
-    samples is filled up to `to` with augmented copies, by the first pair that fits.
-    subset: number of first classes of the first other space to use, with what occurs with them.
-    """
+    """One labeled set, split into a federation."""
 
     data: SourceSpec
+    """The labeled set, with the keys of a source."""
     test: SourceSpec | None = None
+    """Its test part, for sources that have none of their own."""
     wanted: str
+    """Label space of the reference center and of the model."""
     spaces: dict[str, Annotated[int, Field(ge=0)]]
+    """Number of centers that label in each other space, as `{space = number}`."""
     split: Literal["iid", "natural", "non-iid", "long-tailed"] = "iid"
+    """How frequent the classes are at a center: `"iid"`, all equally frequent; `"natural"`, as in the data;
+    `"non-iid"`, two classes more frequent (see `gamma`); `"long-tailed"`, from frequent to rare (see
+    `imbalance`)."""
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """For `split = "non-iid"`: a center's two main classes are 4 / (1 - gamma) times as frequent as the
+    others."""
     # Without a default: what is not set is not written into a run's config, and runs from before resume.
     imbalance: Annotated[float, Field(ge=1)] | None = None
+    """For `split = "long-tailed"`: how many times as frequent a center's most frequent class is as its
+    rarest."""
     per_class: Count | None = None
+    """Samples of each class at the reference center. Give this or `reference_share`."""
     reference_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each class that the reference center has. The other centers share the rest evenly, unless
+    `samples` is given."""
     samples: Count | None = None
+    """Samples at each center. If it is not set, the centers share all samples that are left."""
     test_per_class: Count | None = None
+    """Samples of each class of `data` that are set aside as the test set before anything else. Use it to
+    choose settings without touching a test part."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each class that is set aside as the test set, instead of `test_per_class`."""
     test_samples: Count | None = None
+    """Largest number of test samples, balanced over the classes. Lower it to save time."""
     at_most: Annotated[dict[str, Count], AfterValidator(by_class_name)] = Field(default_factory=dict)
+    """Classes to sample down, as `{class = number}`, after the test samples are taken."""
     augment_to: tuple[tuple[Count, Count], ...] = ()
+    """Pairs `[below, to]`: a class with fewer than `below` training samples is filled up to `to` with
+    augmented copies, by the first pair that fits."""
     subset: Count | None = None
+    """Number of classes of the first other space to keep, with the wanted classes that occur with them. Use
+    it for a small trial."""
 
     @property
     def sets_aside(self) -> str:
@@ -184,10 +204,9 @@ class BenchmarkSpec(Section):
 
 
 class CalibrationSpec(Section):
-    """share: of each class of the reference center, held out from training to fit a temperature on.
-
-    minimum: with fewer samples than this held out in all, none are, and nothing is calibrated.
-    """
+    """Samples held out to calibrate the model's probabilities."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of each class of the reference center that is held out from training to fit a temperature on."""
     minimum: Annotated[int, Field(ge=2)] = 100
+    """With fewer held-out samples than this in all, none are held out and nothing is calibrated."""

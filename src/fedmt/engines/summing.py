@@ -1,4 +1,4 @@
-"""Updates and statistics as sums of integers, as secure aggregation needs them (docs/secure-aggregation.md).
+"""Updates and statistics as sums of integers, for secure aggregation (docs/guides/secure-aggregation.md).
 
 The local engine adds the same integers without masks, so its weights equal those of a run between machines to
 the bit. What both sides must agree on, `Layout`, follows from the model and from what the coordinator knows.

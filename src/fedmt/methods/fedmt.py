@@ -10,7 +10,8 @@ learns through its correspondence M (J x K), given or estimated. Algorithm 1, by
 The order is that of `schedules.Alternate`.
 
 Where the paper is silent or two readings exist, the choice is an option below, with the value that
-measured best as the default; the preset `paper` gives the printed ones (see docs/architecture.md).
+measured best as the default; the preset `paper` gives the printed ones (see
+docs/development/architecture.md).
 """
 
 from __future__ import annotations
@@ -47,32 +48,7 @@ FREE = "free"
 
 @dataclass(frozen=True)
 class FedMT(Method):
-    """
-    correspondence: 'given' uses each center's own where it has one and estimates the rest, FedMT (T);
-        'estimated' estimates all, FedMT (E), and known ones only measure the error of M-hat.
-    estimator: how M-hat is made: by 'counting' (the paper) or by 'em' from the model's guesses, anew each
-        round; or 'learnable': each column a softmax of free parameters, trained with the model; or one of
-        the user's own, as 'package.module:Name' (`fedmt.estimators`).
-    average: train with the mean of the M-hats of all centers that label in the same space, of the round
-        before. Then M-hat leaves its center too.
-    pseudo_labels: from the model alone, 'plain' (the paper), or sharpened by the center's own label,
-        'posterior': q_k ~ f_k M[label, k].
-    prior: how frequent the wanted classes are at a center. 'estimated' from its labels and the model's
-        answers, by each center for itself; 'uniform', or a table {class = share} for all centers, where it is
-        known: the shares of the guesses are then held to it; 'ignored' (the paper) takes the model's answers
-        as they are. See `fedmt.core.priors`.
-    smoothing: share of the uniform matrix mixed into M-hat before training with it (the paper: none), so
-        that an early wrong zero is not final. M-hat is remembered without it. Whatever the share, a label
-        whose row of M-hat is all zero (no confident sample carries it) has no gradient in R^p.
-    soft: samples that are not confident train too, with their whole guess q as the target; else they wait
-        (the paper). Every sample then counts from the first round on.
-    projection: which samples R^p sees: 'all' of the center, the 'confident' ones alone (the paper; without
-        `soft`), or 'none'. With `soft` it says little new: the guesses are the E-step of EM on R^p and L_fix
-        its M-step, so it, and the weak view that it needs, can be spared.
-    projection_loss: 'proper' cross-entropy of M f, or the 'double-softmax' of the published curves.
-    xi: confidence threshold. lambda_1: weight of L_mix beside L_fix. lambda_2: weight of both beside
-        R^p, where there is one. a: the mixing share is Beta(a, a).
-    """
+    """The options of FedMT. The first values are the defaults; the preset `paper` has the printed ones."""
 
     name: ClassVar[str] = "fedmt"
     schedule: ClassVar[Schedule] = Alternate()
@@ -87,18 +63,43 @@ class FedMT(Method):
     """`paper`: the printed choices."""
 
     correspondence: Literal["given", "estimated"] = "given"
+    """`"given"` uses each center's correspondence where one is known and estimates the others: FedMT (T).
+    `"estimated"` estimates all of them, and known ones only measure the error of M-hat: FedMT (E)."""
     estimator: str = "em"
+    """How M-hat is estimated: `"em"`, by expectation maximization over all samples; `"counting"`, by counting
+    confident pseudo-labels, as in the paper; `"learnable"`, as parameters that are trained with the model; or
+    your own, as `"package.module:Name"`."""
     average: bool = False
+    """Whether each center trains with the mean of the M-hats of all centers that label in the same space,
+    taken from the round before. It helps small centers. M-hat then leaves its center."""
     smoothing: float = 0.01
+    """Share of the uniform matrix that is mixed into M-hat before training with it, so that an early, wrong
+    zero is not final. The paper uses none."""
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
+    """Whether pseudo-labels come from the model alone (`"plain"`, as in the paper) or are sharpened by the
+    center's own label (`"posterior"`)."""
     prior: Literal["estimated", "uniform", "ignored"] | dict[str, float] = "estimated"
+    """How frequent the wanted classes are at a center: `"estimated"` by each center from its labels and the
+    model's answers; `"uniform"`, or a table `{class = share}` for all centers, if the frequencies are known;
+    `"ignored"`, as in the paper, takes the model's answers as they are."""
     soft: bool = True
+    """Whether samples with an uncertain pseudo-label train too, with the whole guess as their target. If
+    false, as in the paper, they wait until the model is confident."""
     projection: Literal["all", "confident", "none"] = "none"
+    """Which samples the projection loss R^p uses: `"all"`, the `"confident"` ones (as in the paper; only with
+    `soft = false`), or `"none"`. With `soft = true` the loss adds little, so the weak view it needs can be
+    saved."""
     projection_loss: Literal["proper", "double-softmax"] = "proper"
+    """`"proper"` is the cross-entropy of M f. `"double-softmax"` is what the code behind the published curves
+    computes; use it only to reproduce them."""
     xi: float = 0.95
+    """Confidence from which a pseudo-label counts as certain."""
     lambda_1: float = 1.0
+    """Weight of the mixing loss L_mix relative to L_fix."""
     lambda_2: float = 0.5
+    """Weight of L_fix and L_mix relative to R^p. It has no effect with `projection = "none"`."""
     a: float = MIXING
+    """Shape of the Beta(a, a) distribution that mixing shares are drawn from."""
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)

@@ -29,7 +29,7 @@ from fedmt.methods.work import Answer, CenterRound, LocalWork, Tensors
 
 @dataclass(frozen=True)
 class FedTrans(Method):
-    """fine_tune_epochs, fine_tune_rate: at the reference center, after the last round."""
+    """FedTrans: the centers train on their own labels, and the reference center fine-tunes the result."""
 
     name: ClassVar[str] = "fedtrans"
     schedule: ClassVar[Schedule] = FineTune()
@@ -45,7 +45,9 @@ class FedTrans(Method):
     }
 
     fine_tune_epochs: int = 100
+    """Passes over the reference center's samples after the last round."""
     fine_tune_rate: float = 0.01
+    """Learning rate of that fine-tuning."""
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)

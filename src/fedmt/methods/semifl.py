@@ -28,11 +28,7 @@ from fedmt.methods.work import CenterRound, LocalWork, Tensors, shifted
 
 @dataclass(frozen=True)
 class SemiFL(Method):
-    """
-    xi: confidence threshold. lambda_1: weight of L_mix. a: the mixing share is Beta(a, a).
-    prior: how frequent the wanted classes are at a center: 'estimated' from the model's answers, by each
-        center for itself; or 'ignored' (the paper). See `fedmt.core.priors`.
-    """
+    """SemiFL: confident pseudo-labels alone; the centers' own labels are not used."""
 
     name: ClassVar[str] = "semifl"
     schedule: ClassVar[Schedule] = Alternate()
@@ -46,9 +42,14 @@ class SemiFL(Method):
     }
 
     xi: float = 0.95
+    """Confidence from which a pseudo-label is used."""
     lambda_1: float = 1.0
+    """Weight of the mixing loss L_mix relative to L_fix."""
     a: float = MIXING
+    """Shape of the Beta(a, a) distribution that mixing shares are drawn from."""
     prior: Literal["estimated", "ignored"] = "estimated"
+    """How frequent the wanted classes are at a center: `"estimated"` by each center from the model's answers,
+    or `"ignored"`, as in the paper."""
 
     def __post_init__(self) -> None:
         at_least("training.local_epochs", self.training.local_epochs, 1)

@@ -11,43 +11,62 @@ from fedmt.core.errors import FedmtError, at_least, positive, share
 
 @dataclass(frozen=True)
 class Training:
-    """How centers train, common to all methods.
-
-    local_epochs, batch_size: at each center, per round. reference_epochs, reference_batch_size: at the
-    reference center, per round. reference_rate: the learning rate there after each round, as a share of the
-    centers'. A batch size of 0 stands for a tenth of its samples, limited to 10 to 250,
-    which makes about ten steps per epoch. warmup_epochs: at the reference center before the first round, so
-    that the first pseudo-labels are informative.
-    supervised_views: what training on plain labels sees (the reference center's; every center's in FedTrans
-    and FedRep): a 'weak' view of each sample, 'weak+strong', or 'strong+mixed', by L_fix + L_mix as at
-    FedMT's centers.
-    participation: share of the centers that is chosen in each round. dropouts: probability that a chosen
-    center drops out. weights: centers count equally in the mean, or by their number of samples.
-    logit_adjustment: training on wanted labels corrects for how frequent the classes are where it happens, so
-    that the model answers for equally frequent classes (`fedmt.core.priors`).
-    batch_norm: 'static' pools the statistics of all centers, 'static-reference' uses only those of the
-    reference center (then nothing but weights travels), 'running' is ordinary batch norm.
-    """
+    """How centers train, whatever the method."""
 
     rounds: int = 200
+    """Number of federated rounds. Accuracy grows with rounds until pseudo-labels drift; start with 20 to 50,
+    and use more if the curves in the report still rise at the end."""
     local_epochs: int = 1
+    """Passes that each center makes over its own samples per round. More passes mean fewer messages, but the
+    centers' models drift further apart."""
     batch_size: int = 50
+    """Samples per step at each center."""
     reference_epochs: int = 4
+    """Passes that the reference center makes over its own samples after each round. Use 0 to leave the
+    averaged model as it is."""
     reference_batch_size: int = 0
+    """Samples per step at the reference center. With 0, it is a tenth of its samples, limited to 10 to 250,
+    which makes about ten steps per epoch."""
     reference_rate: float = 1.0
+    """Learning rate of the reference center after each round, as a share of the centers' rate. If it is not
+    set and `model.weights` is, it is 0.1, since a pretrained network quickly forgets at the full rate."""
     warmup_epochs: int = 20
+    """Passes over the reference center's samples before the first round, so that the first pseudo-labels are
+    informative. Raise it if the first pseudo-labels are poor."""
     supervised_views: Literal["weak", "weak+strong", "strong+mixed"] = "strong+mixed"
+    """How samples look in training on plain labels: at the reference center, and at every center in FedTrans
+    and FedRep. `"weak"` is one weak view of each sample, `"weak+strong"` is both kinds, and `"strong+mixed"`
+    trains with L_fix + L_mix, as FedMT does at its centers."""
     learning_rate: float = 0.1
+    """Step size of SGD at the centers. If it is not set and `model.weights` is, it is 0.03. Lower it if a
+    loss becomes infinite, or for a pretrained network."""
     schedule: Literal["cosine", "constant"] = "cosine"
+    """How the learning rate changes over the rounds. `"cosine"` lowers it to zero; `"constant"` suits runs
+    whose number of rounds is not yet known."""
     momentum: float = 0.9
+    """Momentum of SGD at every center."""
     nesterov: bool = True
+    """Whether that momentum is Nesterov's."""
     weight_decay: float = 5e-4
+    """Weight decay of SGD at every center."""
     clip: float = 5.0
+    """Largest norm of a gradient; a longer one is scaled down to it. With 0, gradients are not clipped."""
     participation: float = 1.0
+    """Share of the centers that is chosen in each round. Lower it to simulate centers that take part only
+    sometimes."""
     dropouts: float = 0.0
+    """Probability that a chosen center fails before it answers. It is for simulations."""
     weights: Literal["equal", "samples"] = "equal"
+    """Whether centers count equally in the mean, or in proportion to their number of samples. Use `"samples"`
+    if centers differ much in size; then their sizes leave them."""
     logit_adjustment: bool = True
+    """Whether training on wanted labels corrects for how frequent the classes are in that training set, so
+    that the model answers as if all classes were equally frequent. Keep it on unless you want the frequencies
+    of the training data in the predictions."""
     batch_norm: Literal["static", "static-reference", "running"] = "static"
+    """Where batch-norm statistics come from. `"static"` pools those of all centers, `"static-reference"` uses
+    those of the reference center alone, so that nothing but weights leaves a center, and `"running"` is
+    ordinary batch norm. With `[privacy]`, the default is `"static-reference"`."""
 
     def __post_init__(self) -> None:
         at_least("training.rounds", self.rounds, 1)

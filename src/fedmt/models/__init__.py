@@ -1,4 +1,4 @@
-"""Using a trained model: loading it from a run folder, predicting in any label space (docs/using.md)."""
+"""Loads a trained model and predicts in any label space (docs/guides/predict-and-export.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The prior that predictions answer for, as a user names it: how frequent the wanted classes will be.
 
 `uniform`: all are equally frequent. `reference`, `centers`: as frequent as there. Or shares of the user's
-own, as a table in a file, a mapping or an array (docs/priors.md).
+own, as a table in a file, a mapping or an array (docs/guides/rare-classes.md).
 """
 
 from __future__ import annotations

@@ -12,17 +12,18 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class PrivacySpec(Section):
-    """What a center promises each of its records: (epsilon, delta) for all that it ever sends.
-
-    clip: the largest length of what one record adds to a step: of its gradient, over all of its views.
-    size: the number of records that everybody may know, by which batches are drawn; a round number near the
-        true one will do. Not set: the true number, which is then public.
-    """
+    """What a center promises each of its records: (epsilon, delta) for everything that it ever sends."""
 
     epsilon: Positive
+    """Budget for everything that the center ever sends. Smaller is more private and less accurate; 1 to 8 is
+    usual."""
     delta: Annotated[float, Field(gt=0, lt=1)]
+    """Probability with which the promise may fail. Choose it well below 1 / number of records."""
     clip: Positive = 1.0
+    """Largest norm of what one record adds to a step: of its gradient, over all of its views."""
     size: Annotated[int, Field(ge=1)] | None = None
+    """Number of records that may be publicly known. A round number near the true one is enough. If it is not
+    set, the true number counts as public."""
 
     def public_size(self, records: int) -> int:
         """The number of records that may be known, at a center that has so many."""

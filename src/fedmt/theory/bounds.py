@@ -3,7 +3,7 @@
 n samples (x, y) are labelled in the wanted space (K classes), m samples (x, y~) in a center's (J classes).
 f(x) = P(y | x), f~(x) = P(y~ | x), M[j, k] = P(y~ = j | y = k), S[k, j] = P(y = k | y~ = j), and g is a
 classifier. The empirical loss compares g with f and with S f~, not with labels, so the bounds explain; they
-cannot be computed from data alone. They hold under three conditions, which docs/theory.md discusses:
+cannot be computed from data alone. They hold under three conditions (docs/development/theory.md):
 
 * f = S f~ (for the bounds in the wanted space) and f~ = M f (for the one in the center's);
 * both sets have the same distribution of x;

@@ -1,4 +1,4 @@
-"""What a run tells to trackers that the user has beside fedmt: TensorBoard, MLflow (docs/tracking.md).
+"""What a run tells to trackers that the user has beside fedmt: TensorBoard, MLflow (docs/guides/tracking.md).
 
 The run folder's metrics.jsonl stays the truth. A tracker is given every round that the folder has when a run
 goes on, and then each new one; so it holds each round once, however often the run was killed, and one

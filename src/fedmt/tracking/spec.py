@@ -25,14 +25,14 @@ def _folder_or_uri(where: str, info: ValidationInfo) -> str:
 
 
 class TrackingSpec(Section):
-    """tensorboard: event files in the run folder. mlflow: the address of a server, or a folder.
-
-    experiment: MLflow's name for runs that belong together.
-    """
+    """Trackers that a run reports to."""
 
     tensorboard: bool = False
+    """Whether to write TensorBoard event files into the run folder."""
     mlflow: Annotated[str, Field(min_length=1), AfterValidator(_folder_or_uri)] | None = None
+    """Address of an MLflow server, or a folder, to log to."""
     experiment: Annotated[str, Field(min_length=1)] = "fedmt"
+    """MLflow's name for runs that belong together."""
 
     @model_validator(mode="after")
     def _is_installed(self) -> TrackingSpec:

@@ -31,11 +31,7 @@ class Guarded:
 
 @dataclass(frozen=True)
 class Guard(Named, ABC):
-    """Base of the guards.
-
-    mix: how many bad centers to expect. Above 0, each update is first replaced by the mean of itself and
-        its nearest ones, all but so many (`mixing`).
-    """
+    """Base of the guards."""
 
     leaves_out: ClassVar[bool] = True
     """Whether updates that are not plausible are left out before (`Received`)."""
@@ -45,6 +41,8 @@ class Guard(Named, ABC):
     """Whether it compares with the reference center's own update of the same model."""
 
     mix: int = 0
+    """Number of bad centers to expect. Above 0, each update is first replaced by the mean of its nearest
+    ones, all but this number. It is an option of every guard."""
 
     def __post_init__(self) -> None:
         at_least("aggregation.guard.mix", self.mix, 0)

@@ -22,11 +22,13 @@ from fedmt.core.errors import at_least
 
 @dataclass(frozen=True)
 class Clip(Guard):
-    """multiple: of the median norm, the largest that an update may have."""
+    """Scales long updates down."""
 
     name: ClassVar[str] = "clip"
 
     multiple: float = 10.0
+    """Largest norm of an update, as a multiple of the round's median norm. Lower it against stronger attacks,
+    but keep it above the ratio of the centers' sizes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

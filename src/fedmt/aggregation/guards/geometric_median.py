@@ -29,11 +29,12 @@ NU = 1e-6
 
 @dataclass(frozen=True)
 class GeometricMedian(Guard):
-    """iterations: of Weiszfeld; it ends before where nothing changes any more."""
+    """The point with the least sum of distances to all updates."""
 
     name: ClassVar[str] = "geometric_median"
 
     iterations: int = 100
+    """Largest number of Weiszfeld iterations; fewer are used if nothing changes any more."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

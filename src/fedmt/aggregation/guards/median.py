@@ -31,11 +31,12 @@ class CoordinateMedian(Guard):
 
 @dataclass(frozen=True)
 class TrimmedMeanGuard(Guard):
-    """trim: share of the centers that is cut off at each end, for every weight (`TrimmedMean`)."""
+    """For every weight, the mean without the extreme centers (`TrimmedMean`)."""
 
     name: ClassVar[str] = "trimmed_mean"
 
     trim: float = 0.2
+    """Share of the centers that is cut off at each end, for every weight."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

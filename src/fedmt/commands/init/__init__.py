@@ -1,4 +1,4 @@
-"""`fedmt init`: a first federation.toml from the data itself (docs/federation.md)."""
+"""`fedmt init`: a first federation.toml from the data itself (docs/guides/your-data.md)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
         raise FedmtError(
             f"init: '{found[0].name}' is the only center, so it is the reference center; at least one more "
             f"is needed: {more} {parts}To try methods on one labeled set, split it with [benchmark]: see "
-            "docs/federation.md."
+            "docs/guides/your-data.md."
         )
     # Folders with images and nothing else may be the classes of one center, or centers without labels.
     plain = [f for f in found if f.source == "folder" and not f.columns and not f.notes]

@@ -1,1 +1,1 @@
-"""Many runs from one experiment file, and the table they make (docs/reproduce.md)."""
+"""Many runs from one experiment file, and the table they make (docs/guides/sweeps.md)."""

@@ -1,7 +1,7 @@
 """An experiment: a config, swept over rows and columns, and the figures that the paper prints beside.
 
-This file finds and reads `experiments/NAME.toml`; expansion.py makes runs of it. docs/reproduce.md describes
-the format.
+This file finds and reads `experiments/NAME.toml`; expansion.py makes runs of it. docs/guides/sweeps.md
+describes the format.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def read_experiment(path: Path) -> Experiment:
     if "rows" not in raw and raw.keys() & {"benchmark", "reference", "centers"}:
         raise FedmtError(
             f"{path} is one federation, not an experiment: `fedmt run {path}` runs it. An experiment names "
-            "it as its config, with [[rows]] and [[columns]] of settings (docs/reproduce.md)."
+            "it as its config, with [[rows]] and [[columns]] of settings (docs/guides/sweeps.md)."
         )
     try:
         file = ExperimentFile.model_validate(raw)

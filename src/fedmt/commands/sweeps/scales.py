@@ -1,4 +1,4 @@
-"""How large a run is: as the paper's, in minutes or in seconds; and what it costs (docs/reproduce.md)."""
+"""How large a run is: as the paper's, in minutes or in seconds; and what it costs (docs/guides/sweeps.md)."""
 
 from __future__ import annotations
 

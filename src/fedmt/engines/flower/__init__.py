@@ -1,4 +1,4 @@
-"""The distributed engine: the same methods over Flower, between machines (docs/deployment.md).
+"""The distributed engine: the same methods over Flower, between machines (docs/guides/deployment.md).
 
 The coordinating site, where the reference center is, runs a SuperLink and in it `server:app`; each center
 runs a SuperNode and in it `center:app`. Transport, TLS and authentication are Flower's.

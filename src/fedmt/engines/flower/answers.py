@@ -47,7 +47,7 @@ MOST_SAMPLES = 100_000_000
 FAR = 100.0
 """In standard deviations of the reference center's own layer, how far a batch-norm statistic may lie away.
 
-Honest centers stay below 2 (docs/guards.md)."""
+Honest centers stay below 2 (docs/guides/guards.md)."""
 
 
 def metrics_of(given: Any) -> Record:

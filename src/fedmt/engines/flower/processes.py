@@ -1,4 +1,4 @@
-"""A whole deployment on one machine: the processes that administrators start on many (docs/deployment.md).
+"""A whole deployment on one machine: the processes that run on many (docs/guides/deployment.md).
 
 For the demo, the tests and the benchmark. Every process is one of Flower's commands, with telemetry, update
 checks and the installation of packages at run time off; all listen on 127.0.0.1 alone. On leaving, what was

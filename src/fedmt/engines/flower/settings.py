@@ -31,43 +31,46 @@ from fedmt.privacy.masking.terms import least_threshold
 
 
 class CenterFile(Section):
-    """name: as the coordinator's config has it. state: a folder of the center's own, for what it remembers.
-
-    data: where its samples and labels lie. space: the one it labels in (none: it has no labels). spaces: the
-    classes of that space. correspondence: of its space and the wanted one, where it is known.
-    federation: instead of `data`, the center of this name in a federation's config: for trying things out.
-
-    share_correspondence: whether the estimated correspondence may leave the center. share_metrics: whether
-    its losses and its share of confident samples may. share_prior: whether its estimate of how frequent the
-    wanted classes are may, and its number of samples with it.
-    device: where it trains ('auto', 'cpu', 'cuda', 'cuda:1').
-    key: the file of the private key that its SuperNode is started with; its answers are signed with it.
-    peers: by name, the fingerprints of the other centers' keys. With them, the center sends masked updates
-    alone (secure aggregation), and only in sums with these centers. threshold: the fewest centers in such a
-    sum (not set: as few as is safe).
-    allow: what a coordinator's plan may name: 'built-in' for all that come with fedmt, or single names of
-    methods, strategies, networks and the like, 'package.module:Name' of code on this machine among them.
-    privacy: what it promises each of its records, whatever the coordinator asks for.
-    resident: seconds that its process waits for the next message; 0: each message has a process of its own.
-    """
+    """A center's own file, which stays on its machine."""
 
     name: str = Field(min_length=1)
+    """Name of the center, as in the coordinator's config."""
     state: ConfigPath
+    """Folder for what the center remembers between rounds: M-hat, a head, the privacy budget spent. Keep
+    it."""
     data: SourceSpec | None = None
+    """Where its samples and labels are stored, with the keys of a source."""
     space: str | None = None
+    """Label space of its labels. Leave it out for a center without labels."""
     spaces: dict[str, list[str]] = Field(default_factory=dict)
+    """Classes of that label space, as in the coordinator's config."""
     correspondence: CorrespondenceSpec | None = None
+    """How its labels correspond to the wanted ones, if known: a CSV file or a table."""
     federation: ConfigPath | None = None
+    """Instead of `data`: a federation's config whose center of this name is used. It is for trials."""
     share_correspondence: bool = False
+    """Whether the estimated correspondence may leave the center."""
     share_metrics: bool = False
+    """Whether its losses and its share of confident samples may leave the center."""
     share_prior: bool = False
+    """Whether its estimate of how frequent the wanted classes are may leave the center, together with its
+    number of samples."""
     device: str = "auto"
+    """Where to train: `"auto"`, `"cpu"`, `"cuda"`, `"cuda:1"`."""
     key: ConfigPath | None = None
+    """File of the private key that its SuperNode is started with. The center signs its answers with it."""
     peers: dict[str, str] = Field(default_factory=dict)
+    """Fingerprints of the other centers' keys, by center name. With them, the center sends masked updates
+    only (secure aggregation), and only in sums with these centers."""
     threshold: int | None = Field(None, ge=2)
+    """Fewest centers in such a sum. If it is not set, as few as is safe."""
     allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
+    """What a coordinator's plan may name: `"built-in"` for everything that comes with fedmt, or single names,
+    including `"package.module:Name"` of code on this machine."""
     privacy: PrivacySpec | None = None
+    """What the center promises each of its records, whatever the coordinator asks for."""
     resident: float = Field(default=IDLE, ge=0)
+    """Seconds that its process waits for the next message. With 0, each message starts a new process."""
 
     @property
     def broken_promises(self) -> list[str]:

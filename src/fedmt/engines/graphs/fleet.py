@@ -24,7 +24,7 @@ from fedmt.engines.graphs.worker import Base, Check, Worker, first_steps
 from fedmt.engines.site import Job
 
 WORKERS = 10
-"""At most. More streams did not make an H200 faster (docs/performance.md)."""
+"""At most. More streams did not make an H200 faster (docs/development/performance-diary.md)."""
 
 CHECKED_STEPS = 2
 """Number of a job's first steps in which a capture is compared."""

@@ -43,16 +43,20 @@ WindowWidth = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 class ImageSpec(Section):
-    """size: a number or [height, width]; none: as stored. cache: for sets that do not fit in memory.
-
-    window: [center, width] of grey DICOM files, in place of their own.
-    """
+    """How images are read."""
 
     size: int | tuple[int, int] | None = None
+    """Side of the square, or `[height, width]`, that every image is cropped and resized to. If it is not set,
+    images stay as stored and must all have one size."""
     channels: Literal[1, 3] | None = None
+    """1 for grey, 3 for color. If it is not set, images stay as stored."""
     cache: ConfigPath | None = None
+    """Folder for decoded images that do not fit in memory. If it is not set, it is `~/.cache/fedmt`."""
     memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
+    """Memory in GiB that the images of one source may take. Larger sets are memory-mapped from `cache`."""
     window: tuple[WindowCenter, WindowWidth] | None = None
+    """`[center, width]` of the window for grey DICOM files, in place of each file's own. Set it if only some
+    centers' files have a window."""
 
     def options(self) -> ImageOptions:
         size = (self.size, self.size) if isinstance(self.size, int) else self.size

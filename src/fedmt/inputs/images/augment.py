@@ -32,20 +32,23 @@ WEAK_NUMBERS = 3
 
 @dataclass(frozen=True)
 class Augmentation(Views):
-    """What the views do.
-
-    flip: whether mirror images are alike (false for digits, letters, or left and right organs).
-    crop: largest shift of the weak view, as a share of the image's size.
-    operations: what RandAugment chooses from; count: how many a sample; strength: 0 to 1.
-    cutout: largest side of the square cut out, as a share of the image's size.
-    """
+    """The views of images."""
 
     flip: bool = True
+    """Whether views may be mirrored. Set it to false if a mirror image means something else: digits, letters,
+    left and right organs."""
     crop: float = 0.125
+    """Largest shift of the weak view, as a share of the image's size."""
     operations: tuple[str, ...] = OPERATIONS
+    """Operations that the strong view (RandAugment) chooses from. Remove those that change the class, such as
+    color operations where the color is the finding."""
     count: int = 2
+    """Operations applied to each sample in a strong view."""
     strength: float = 1.0
+    """Strength of the operations, from none to full."""
     cutout: float = 0.5
+    """Largest side of the square that a strong view cuts out, as a share of the image's size. Lower it if
+    findings are small."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.operations if name not in OPERATIONS]

@@ -29,9 +29,10 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", 'Field name "schema"')
 
     class TableSpec(FromTable):
-        """schema: the file that says how rows become vectors; `fedmt schema` makes it."""
+        """How tables are read."""
 
         schema: ConfigPath | None = None  # type: ignore[assignment]
+        """File that says how rows become vectors. `fedmt schema` and `fedmt init` write it."""
 
         _known: Schema | None = PrivateAttr(None)  # of a center that was sent it
 

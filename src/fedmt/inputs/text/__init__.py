@@ -29,15 +29,15 @@ slowly at the default learning rate; from 4 to 16 there was little difference (T
 
 
 class TextSpec(Section):
-    """features: number of buckets that words are hashed into, which is the width of what a network sees.
-
-    length: the number of words that are read of each text. ngrams: 1 for single words, 2 for pairs of
-    neighboring words too.
-    """
+    """How text is read."""
 
     features: Annotated[int, Field(ge=2, le=2**20)] = FEATURES
+    """Number of buckets that words are hashed into, which is the width of what a network sees. Raise it for a
+    large vocabulary."""
     length: Annotated[int, Field(ge=1, le=4096)] = LENGTH
+    """Number of words that are read from each text; the rest is ignored."""
     ngrams: Annotated[int, Field(ge=1, le=3)] = 1
+    """1 for single words, 2 for pairs of neighboring words too, 3 for triples too."""
 
     def input(self) -> Text:
         return Text((self.ngrams, self.length), self.features)

@@ -47,10 +47,12 @@ def drop_words(samples: Tensor, uniforms: Tensor, probability: float) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenDropout(Views):
-    """dropout: the probability that a word is dropped from a strong view; weak_dropout: from a weak view."""
+    """The views of text."""
 
     dropout: float = 0.15
+    """Probability that a strong view drops a word."""
     weak_dropout: float = 0.0
+    """Probability that a weak view drops a word."""
 
     def __post_init__(self) -> None:
         share("augmentation.dropout", self.dropout)

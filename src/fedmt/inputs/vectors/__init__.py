@@ -27,13 +27,13 @@ SHOWN = 6
 
 
 class VectorSpec(FromTable):
-    """columns: of a table, the names of the features, or patterns such as 'emb_*' (none: all but the label).
-
-    array: of an npz archive, the name of the vectors.
-    """
+    """How vectors are read."""
 
     columns: str | list[str] | None = None
+    """Names of a table's feature columns, or patterns such as `"emb_*"`. If it is not set, all columns but
+    those of labels and groups are features."""
     array: str = "vectors"
+    """Name of the array of vectors in an npz archive."""
 
     def samples(self, frame: Frame, aside: Collection[str]) -> tuple[Tensor, Input]:
         names = frame.chosen(self.columns, aside)

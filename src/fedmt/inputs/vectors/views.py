@@ -28,15 +28,15 @@ SEED_NUMBERS = 2
 
 @dataclass(frozen=True)
 class VectorViews(Views):
-    """What the views do; a feature's standard deviation is the unit.
-
-    noise: standard deviation of the Gaussian noise of the weak view. strong_noise: of what the strong view
-    adds. masked: probability of each feature to be replaced by its mean in the strong view.
-    """
+    """The views of vectors and tables, and of a frozen backbone's features. The unit is each feature's
+    standard deviation."""
 
     noise: float = 0.05
+    """Standard deviation of the Gaussian noise in the weak view."""
     strong_noise: float = 0.2
+    """Standard deviation of the noise that the strong view adds."""
     masked: float = 0.2
+    """Probability that the strong view replaces a feature by its mean."""
 
     def __post_init__(self) -> None:
         at_least("augmentation.noise", self.noise, 0)

@@ -17,5 +17,5 @@ messages.
     y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)          the first message
     for each center j: a share of b_j if y_j arrived, or else s_ij                 the second message
 
-Nothing here knows torch, Flower, files or sockets. docs/secure-aggregation.md has the threat model.
+Nothing here knows torch, Flower, files or sockets. docs/guides/secure-aggregation.md has the threat model.
 """

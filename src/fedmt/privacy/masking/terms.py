@@ -9,7 +9,7 @@ def least_threshold(centers: int) -> int:
     """The smallest t with 2 t >= n + 2.
 
     A coordinator that tells centers different things about who survived can learn sums of 2 t - n centers, so
-    with less it could learn one center's update (docs/secure-aggregation.md; a test does it).
+    with less it could learn one center's update (docs/guides/secure-aggregation.md; a test does it).
     """
     return -(-(centers + 2) // 2)
 
