@@ -168,7 +168,7 @@ def check_command(words: list[str]) -> None:
         script = (ROOT / words[1]).read_text()
         for option in options_in(shlex.join(words)):
             assert f'"{option}"' in script, f"{words[1]} has no option {option}"
-    elif words[0] not in ("python", "ssh-keygen"):
+    elif words[0] not in ("python", "python3", "source", "ssh-keygen"):
         raise AssertionError(f"'{words[0]}' is no program that this test knows; let it run, or teach it here")
     for word in words:
         if word.split("/")[0] in (*CLONE, "src", "docs", "tests"):
