@@ -1,4 +1,7 @@
-"""Draws docs/figures/report.png: the upper part of the quickstart's report, as Chromium shows it.
+"""Draws two pictures of the quickstart's report, as Chromium shows it.
+
+docs/figures/report-summary.png, for the README, is the top of the page down to its summary, with nothing left out.
+docs/figures/report.png, for the guide, goes on to the curves and the correspondences, and leaves out what is between.
 
 fedmt quickstart
 python scripts/report_figure.py quickstart
@@ -13,7 +16,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-OUT = Path(__file__).parent.parent / "docs" / "figures" / "report.png"
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
+SUMMARY, OUT = FIGURES / "report-summary.png", FIGURES / "report.png"
 WIDTH = 1440
 
 # Of the curves the accuracies alone, of the correspondences M-hat beside M; the page has more.
@@ -30,6 +34,10 @@ def main(quickstart: Path) -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WIDTH, "height": 800}, device_scale_factor=1.5)
         page.goto((quickstart / "report.html").resolve().as_uri())
+        end = page.locator("#summary").bounding_box()
+        assert end is not None
+        top = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 16}
+        page.screenshot(path=SUMMARY, full_page=True, clip=top)
         page.select_option("#detail", label="FedMT (E)")
         page.select_option("#center", label="mean of the centers in 'layer'")
         page.evaluate(
@@ -41,7 +49,8 @@ def main(quickstart: Path) -> None:
         page.screenshot(path=OUT, full_page=True)
         browser.close()
     # Few colours are in it: a palette takes half of the bytes.
-    Image.open(OUT).convert("RGB").quantize(256).save(OUT, optimize=True)
+    for path in (SUMMARY, OUT):
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 if __name__ == "__main__":
