@@ -1,4 +1,4 @@
-"""Draws docs/figures/quickstart.png: the accuracies of docs/results/data/methods.json, and what one run estimated.
+"""Draws docs/figures/quickstart.png: the accuracies in methods.json, and the correspondence of one run.
 
 fedmt quickstart
 python scripts/readme_figure.py quickstart

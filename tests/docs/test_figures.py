@@ -1,8 +1,8 @@
 """The figures that README and the pages quote are those of the stored runs.
 
-The README's table of results is compared cell by cell. On the other pages, which figure stands for which run follows
-from a sentence, so the test is weaker: each figure with one decimal ("76.5", and "76.5 ± 0.8" as a pair) must be
-one of those that the page's sources have. The pages in docs/results are compared with their raw data in test_results.py.
+The README's table of results and the quickstart's are compared cell by cell. Elsewhere a sentence says which
+run a figure belongs to, so the test is weaker: each figure with one decimal ("76.5", and "76.5 ± 0.8" as a
+pair) must be one that the page's sources have. test_results.py compares most pages in docs/results.
 """
 
 import json
@@ -24,7 +24,7 @@ UNITS = r"(?!\s?(?:s|ms|MB|GB|GHz|M|x|times|seconds|minutes)\b)"
 FIGURE = re.compile(rf"(?<![\w.,:/-])(\d\d\.\d)(?![\d.]){UNITS}(?: ± (\d+\.\d))?")
 """A percentage as the pages write it, with or without its standard deviation."""
 
-# -- where figures come from -------------------------------------------------------------------------------------
+# -- where figures come from ---------------------------------------------------------------------------------
 
 
 def written(values: Iterable[float]) -> set[str]:
@@ -95,7 +95,7 @@ def source(name: str) -> frozenset[str]:
     return frozenset(own[name]() if name in own else sweep(name))
 
 
-# -- which page has them -----------------------------------------------------------------------------------------
+# -- which page has them -------------------------------------------------------------------------------------
 
 SOURCES = {
     "README": ("methods", "suite", "trec", "thyroid", "cifar100", "assumptions", "paper"),
@@ -156,7 +156,7 @@ def test_a_page_quotes_stored_figures(name):
     ],
 )
 def test_a_page_of_results_quotes_stored_figures(name, sources, rows):
-    """The tables that test_results.py does not compare. The last column of one is from runs that were not kept."""
+    """Tables that test_results.py does not compare. The last column of one is of runs that were not kept."""
     known = frozenset().union(*map(source, sources))
     lines = [
         line for line in (DOCS / "results" / f"{name}.md").read_text().splitlines() if re.match(rows, line)
@@ -171,11 +171,11 @@ def test_every_page_with_figures_is_known():
     for path in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         if "results" not in path.parts and figures(path.read_text()):
             assert path.stem in {*SOURCES, *ELSEWHERE}, (
-                f"{path} quotes {figures(path.read_text())}: enter its sources in SOURCES, or the reason in ELSEWHERE"
+                f"{path} has {figures(path.read_text())}: enter it in SOURCES or, with a reason, in ELSEWHERE"
             )
 
 
-# -- tables, cell by cell ----------------------------------------------------------------------------------------
+# -- tables, cell by cell ------------------------------------------------------------------------------------
 
 BASELINES = ("FedTrans", "FedRep", "SemiFL")
 RESULTS = {
@@ -219,13 +219,3 @@ def test_the_table_of_the_quickstart():
             "" if method == "Single" else gain,
             *(f"{space['mean']:.1f}" for space in spaces[1:]),
         ]
-
-
-# -- the extras ----------------------------------------------------------------------------------------------------
-
-
-def test_the_table_of_extras_in_the_readme_is_pyprojects():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    table = page("README").read_text().split("| extra |")[1].split("\n\n")[0]
-    named = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
-    assert sorted(named) == sorted(project["optional-dependencies"])
