@@ -1,51 +1,55 @@
-"""Draws docs/figures/quickstart.png from quickstart folders, one for each seed.
+"""Draws docs/figures/quickstart.png: the accuracies in methods.json, and the correspondence of one run.
 
-for s in 0 1 2; do fedmt quickstart --out quickstart/seed-$s --seed $s; done
-python scripts/readme_figure.py quickstart/seed-*
+fedmt quickstart
+python scripts/readme_figure.py quickstart
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedmt.commands.quickstart import PER_CLASS, SPACES
+from fedmt.commands.quickstart import METHODS, PER_CLASS, SPACES
 from fedmt.data.sources.fashion_mnist import GARMENT_TO_LAYER
 from fedmt.reports.content import COLOURS
 from fedmt.runs.folder import RunFolder
 
-OUT = Path(__file__).parent.parent / "docs" / "figures" / "quickstart.png"
+DOCS = Path(__file__).parent.parent / "docs"
+OUT = DOCS / "figures" / "quickstart.png"
 
 
-def main(folders: list[Path]) -> None:
-    tables = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+def main(quickstart: Path) -> None:
+    stored = json.loads((DOCS / "results" / "data" / "methods.json").read_text())
+    cells = {cell["column"]: cell["metrics"] for cell in stored["cells"]}
     figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     bars, heat = figure.subplots(1, 2, width_ratios=[1.25, 1])
-    for number, method in enumerate(row["method"] for row in tables[0]):
-        rows = [table[number] for table in tables]
-        values = [[100 * r["fine_accuracy"] for r in rows]]
-        values += [[100 * r["coarse_accuracy"][s] for r in rows] for s in SPACES[1:]]
-        means = [statistics.mean(v) for v in values]
-        spread = [statistics.stdev(v) if len(v) > 1 else 0 for v in values]
+    for number, method in enumerate(METHODS):
+        found = [cells[method][f"accuracy.{space}"] for space in SPACES]
         places = [x + 0.27 * (number - 1) for x in range(len(SPACES))]
-        drawn = bars.bar(places, means, 0.25, yerr=spread, label=method, color=COLOURS[number])
+        drawn = bars.bar(
+            places,
+            [f["mean"] for f in found],
+            0.25,
+            yerr=[f["sd"] for f in found],
+            label=method,
+            color=COLOURS[number],
+        )
         bars.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
     bars.set_xticks(range(3), ["10 garments\n(wanted)", "5 departments", "4 layers"])
     bars.set(ylim=(50, 104), ylabel="test accuracy, %")
     bars.set_title(
-        f"Reference center: {PER_CLASS} images a garment. Eight centers\nlabel by department or layer. "
-        f"{len(tables)} seeds, mean ± sd",
+        f"Reference center: {PER_CLASS} images per garment. Eight centers\nlabel by department or layer. "
+        f"{stored['seeds']} seeds, mean ± sd",
         fontsize=9,
     )
     bars.legend(loc="upper left", ncols=3, fontsize=8, frameon=False)
     bars.spines[["top", "right"]].set_visible(False)
 
-    state = RunFolder(folders[0] / "fedmt-e").load()
+    state = RunFolder(quickstart / "fedmt-e").load()
     assert state is not None
     shape = GARMENT_TO_LAYER.matrix.shape
     kept = [k["correspondence"] for k in state.kept.values() if k["correspondence"].shape == shape]
@@ -56,11 +60,12 @@ def main(folders: list[Path]) -> None:
     for j, k in GARMENT_TO_LAYER.matrix.nonzero().tolist():
         box = Rectangle((k - 0.48, j - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=1.5)
         heat.add_patch(box)
-    heat.set_title("What FedMT (E) found out: garment to layer\n(outlined: the truth)", fontsize=9)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
+    heat.set_title("What FedMT (E) estimated: garment to layer\n(outlined: the truth)", fontsize=9)
     figure.savefig(OUT, dpi=150)
     print(OUT)
 
 
 if __name__ == "__main__":
-    main([Path(argument) for argument in sys.argv[1:]])
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

@@ -1,4 +1,7 @@
-"""Draws docs/figures/report.png: the upper part of the quickstart's report, as Chromium shows it.
+"""Draws two pictures of the quickstart's report, as Chromium shows it.
+
+docs/figures/report-summary.png, for the README, is the page from its top to the end of the summary.
+docs/figures/report.png, for the guide, goes on to curves and correspondences, and leaves out what is between.
 
 fedmt quickstart
 python scripts/report_figure.py quickstart
@@ -13,7 +16,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-OUT = Path(__file__).parent.parent / "docs" / "figures" / "report.png"
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
+SUMMARY, OUT = FIGURES / "report-summary.png", FIGURES / "report.png"
 WIDTH, HEIGHT = 1440, 1230
 
 
@@ -24,9 +28,14 @@ def main(quickstart: Path) -> None:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
         page.goto((quickstart / "report.html").resolve().as_uri())
         page.screenshot(path=OUT)
+        end = page.locator("#summary").bounding_box()
+        assert end is not None
+        top = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 16}
+        page.screenshot(path=SUMMARY, full_page=True, clip=top)
         browser.close()
     # Few colors are in it: a palette takes half of the bytes.
-    Image.open(OUT).convert("RGB").quantize(256).save(OUT, optimize=True)
+    for path in (SUMMARY, OUT):
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 if __name__ == "__main__":
