@@ -131,9 +131,9 @@ def _more_samples_smaller_error(t: Tables) -> Iterator[Comparison]:
 
 
 def _error_falls_with_rounds(t: Tables) -> Iterator[Comparison]:
-    for (row, column), cell in t.cells("mhat").items():
+    for row, column in t.cells("mhat"):
         if column != "Learnable":
-            runs = t.runs.of(cell)
+            runs = t.finished("mhat", row, column)
             curve = list(runs[0].curve("correspondence_error").values()) if runs else []
             yield f"{column}, {row}", *((curve[0], curve[-1]) if curve else (None, None))
 
@@ -158,7 +158,7 @@ def _skin(t: Tables) -> Iterator[Comparison]:
 
 
 def _a_reading_gives_it(t: Tables) -> Iterator[Comparison]:
-    for (row, column), _ in t.cells("readings").items():
+    for row, column in t.cells("readings"):
         printed = t.printed("readings", row, column, "accuracy.fine")
         assert printed is not None
         yield f"{column}, {row}", t.value("readings", row, column), printed[0] - 1

@@ -85,8 +85,8 @@ def mhat(tables: Tables) -> Figure | None:
     figure, axis = blank("round", "error of M-hat (Frobenius norm)")
     styles = dict(zip(tables.rows("mhat"), (":", "--", "-"), strict=True))
     drawn = False
-    for (row, column), cell in tables.cells("mhat").items():
-        runs = tables.runs.of(cell)
+    for row, column in tables.cells("mhat"):
+        runs = tables.finished("mhat", row, column)
         if runs:
             drawn = True
             curve = runs[0].curve("correspondence_error")

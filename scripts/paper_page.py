@@ -65,8 +65,8 @@ def claims(tables: Tables) -> str:
 def seeds(tables: Tables) -> str:
     """How far the seeds of a cell are apart."""
     lines = []
-    for (row, column), cell in tables.cells("main").items():
-        runs = tables.runs.of(cell)
+    for row, column in tables.cells("main"):
+        runs = tables.finished("main", row, column)
         values = [value for run in runs if (value := run.last("accuracy.fine")) is not None]
         if len(values) > 1:
             each = ", ".join(f"{value:.2f}" for value in values)

@@ -2,10 +2,10 @@
 
     python scripts/paper_runs.py reproduced/runs [docs/results/data/paper]
 
-writes one JSON file for each run folder: settings, versions, seconds, and what was measured after every round.
-A run that was stopped is kept too, and counts as stopped. Two runs are the same if their settings are, wherever
-data and weights were on the disk: that is how a cell of an experiment finds its runs (`Runs.of`), and why a cell
-whose settings have changed since says "not run".
+writes a JSON file for each run folder: settings, versions, seconds, and what was measured after each round.
+A run that was stopped is kept too, and counts as stopped. Two runs are the same if their settings are,
+wherever their data and weights were: that is how a cell of an experiment finds its runs, and why a
+cell whose settings have changed since says "not run".
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ PRINTED = "printed.json"
 
 MEASURES = ("confident_share", "pseudo_label_accuracy", "correspondence_error")
 NO_MATTER = (
+    "seed",
     "preset",
     "device",
     "precision",
@@ -44,9 +45,7 @@ NO_MATTER = (
     "tracking",
     "deployment",
 )
-"""Settings that change no result, or, as the preset, are spelled out elsewhere."""
-
-MOST_SEEDS = 10
+"""Settings that change no result, or are spelled out elsewhere, as the preset is; and the seed."""
 
 
 @dataclass(frozen=True)
@@ -88,30 +87,25 @@ class Runs:
         if earlier is not None:
             self.all += [read_earlier(path) for path in sorted(earlier.glob("*.toml"))]
         self._known: dict[str, list[Measured]] = {}
-        for run in self.all:
+        for run in sorted(self.all, key=lambda run: run.config.seed):
             self._known.setdefault(identity(run.config), []).append(run)
 
     def of(self, cell: Cell) -> list[Measured]:
-        """The finished runs of a cell, one per seed: of repeated ones the first."""
-        found = [self._first(run.config, finished=True) for run in cell.runs]
-        return [run for run in found if run is not None]
-
-    def stopped(self, cell: Cell) -> Measured | None:
-        """A run of a cell that ended before its last round."""
-        found = (self._first(run.config, finished=False) for run in cell.runs)
-        return next((run for run in found if run is not None), None)
-
-    def _first(self, config: Config, finished: bool) -> Measured | None:
-        known = self._known.get(identity(config), ())
-        return next((run for run in known if run.finished == finished), None)
+        """The runs of a cell, by seed, finished or not."""
+        return self._known.get(identity(cell.runs[0].config), []) if cell.runs else []
 
     def repeated(self) -> list[list[Measured]]:
-        """Runs with the same settings and seed that were made more than once."""
-        return [runs for runs in self._known.values() if sum(run.finished for run in runs) > 1]
+        """Runs with the same settings and seed that were finished more than once."""
+        by_seed: dict[tuple[str, int], list[Measured]] = {}
+        for key, runs in self._known.items():
+            for run in runs:
+                if run.finished:
+                    by_seed.setdefault((key, run.config.seed), []).append(run)
+        return [runs for runs in by_seed.values() if len(runs) > 1]
 
 
 def identity(config: Config) -> str:
-    """A short name of everything that a run's result follows from, without where its files were."""
+    """A short name of all that a run's result follows from but its seed, without where its files were."""
     plain = resolved(config)
     for key in NO_MATTER:
         plain.pop(key, None)
@@ -123,15 +117,15 @@ def identity(config: Config) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def cells_of(name: str, seeds: int = MOST_SEEDS) -> list[Cell]:
-    """The cells of a shipped experiment, those from ImageNet weights among them."""
+def cells_of(name: str) -> list[Cell]:
+    """The cells of a shipped experiment, those from ImageNet weights among them, with one seed."""
     with (
         TemporaryDirectory() as folder
     ):  # files that are only named: which ones they are changes no `identity`
         files = tuple(Path(folder, backbone) for backbone in ("resnet18", "mobilenet_v2", "resnet50"))
         for file in files:
             file.touch()
-        return expand(read_experiment(known_experiments()[name]), Sweep(seeds=seeds, weights=files))
+        return expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=files))
 
 
 # -- files ---------------------------------------------------------------------------------------------

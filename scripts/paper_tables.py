@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import mean, stdev
 
-from paper_runs import Runs, cells_of
+from paper_runs import Measured, Runs, cells_of
 
 from fedmt.commands.sweeps.expansion import Cell
 from fedmt.commands.sweeps.experiment import Experiment, known_experiments, read_experiment
@@ -55,6 +55,19 @@ class Tables:
     def experiment(self, name: str) -> Experiment:
         return read_experiment(known_experiments()[name])
 
+    @cache  # noqa: B019
+    def _runs(self, name: str, row: str, column: str) -> list[Measured]:
+        return self.runs.of(self.cells(name)[row, column])
+
+    def finished(self, name: str, row: str, column: str) -> list[Measured]:
+        """The finished runs of a cell, one per seed: of repeated ones the first."""
+        by_seed = {run.config.seed: run for run in reversed(self._runs(name, row, column)) if run.finished}
+        return [by_seed[seed] for seed in sorted(by_seed)]
+
+    def stopped(self, name: str, row: str, column: str) -> Measured | None:
+        """A run of a cell that ended before its last round."""
+        return next((run for run in self._runs(name, row, column) if not run.finished), None)
+
     def rows(self, name: str) -> list[str]:
         return [row.label for row in self.experiment(name).file.rows]
 
@@ -63,7 +76,7 @@ class Tables:
 
     def figure(self, name: str, row: str, column: str, metric: str) -> Figure | None:
         """None where nothing was run to its end, or a run has no such metric."""
-        found = [run.last(metric) for run in self.runs.of(self.cells(name)[row, column])]
+        found = [run.last(metric) for run in self.finished(name, row, column)]
         values = [value for value in found if value is not None]
         if not values:
             return None
@@ -79,7 +92,7 @@ class Tables:
     # -- Markdown --------------------------------------------------------------------------------------
 
     def table(self, name: str, metric: str) -> str:
-        """Ours, the paper's in italics, and the difference, without rows and columns of which nothing is known."""
+        """Ours, the paper's in italics, and the difference. Rows and columns without any are left out."""
         rows = [
             r for r in self.rows(name) if any(self._known(name, r, c, metric) for c in self.columns(name))
         ]
@@ -92,13 +105,13 @@ class Tables:
         return "\n".join(lines)
 
     def _known(self, name: str, row: str, column: str, metric: str) -> bool:
-        ran = self.figure(name, row, column, metric) or self.runs.stopped(self.cells(name)[row, column])
+        ran = self.figure(name, row, column, metric) or self.stopped(name, row, column)
         return ran is not None or self.printed(name, row, column, metric) is not None
 
     def cell(self, name: str, row: str, column: str, metric: str) -> str:
         """`66.92 ± 0.12<br>*66.70 ± 0.21*<br>+0.22`, or how far it is."""
         found = self.figure(name, row, column, metric)
-        stopped = self.runs.stopped(self.cells(name)[row, column])
+        stopped = self.stopped(name, row, column)
         digits = 2 if metric.startswith(("accuracy", "correspondence")) else 1
         if found is not None:
             parts = [found.text(digits)]
@@ -119,8 +132,8 @@ class Tables:
         lacking: dict[str, list[str]] = {}
         few = []
         ran = 0
-        for (row, column), cell in self.cells(name).items():
-            count = len(self.runs.of(cell))
+        for row, column in self.cells(name):
+            count = len(self.finished(name, row, column))
             ran += count > 0
             if not count:
                 lacking.setdefault(column, []).append(row)

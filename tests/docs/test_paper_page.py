@@ -192,7 +192,12 @@ def test_the_place_of_a_file_does_not_tell_runs_apart_and_a_setting_does():
 
     assert identity() == identity("benchmark.data.path=/elsewhere") == identity("checkpoint_every=1")
     assert identity(weights=Path("/a/resnet18.pth")) == identity(weights=Path("resnet18.safetensors"))
-    others = [identity(), identity("seed=1"), identity("training.rounds=7"), identity(weights=Path("a"))]
+    others = [
+        identity(),
+        identity("method.xi=0.7"),
+        identity("training.rounds=7"),
+        identity(weights=Path("a")),
+    ]
     assert len(set(others)) == 4
 
 
