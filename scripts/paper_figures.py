@@ -72,11 +72,10 @@ def by_row(tables: Tables, name: str) -> Figure | None:
             label = None if any(found) else f"{column}, not run"
             heights, mark = [p[0] if p else math.nan for p in printed], "x" if style == "-" else "+"
             axis.plot(range(len(rows)), heights, mark, color=color, markersize=7, alpha=0.7, label=label)
-    axis.set_xticks(range(len(rows)), [row.rpartition("= ")[2].removeprefix("non-IID, ") for row in rows])
+    axis.set_xticks(range(len(rows)), [short(row) for row in rows])
     if papers:
-        axis.set_title(
-            "points: ours; x: the paper's; +: the paper's from ImageNet weights", fontsize=8, loc="left"
-        )
+        said = "; +: the paper's from ImageNet weights" if name == "main" else ""
+        axis.set_title(f"points: ours; x: the paper's{said}", fontsize=8, loc="left")
     return finished(figure, axis) if most > 1 else None
 
 
@@ -108,6 +107,11 @@ def look(column: str) -> tuple[str, str]:
     """The color and line of a method."""
     method, imagenet, _ = column.partition(" (ImageNet)")
     return METHODS[method], "--" if imagenet else "-"
+
+
+def short(row: str) -> str:
+    """What stands below the axis for a row."""
+    return row.rpartition("= ")[2].removeprefix("non-IID, ").replace(", ", ",\n")
 
 
 def place(label: str) -> int:

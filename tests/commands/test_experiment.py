@@ -242,6 +242,9 @@ def test_cost_counts_every_pass():
     config = parse_config(CIFAR)
     assert cost(config) == 10 * 4000 * 200 + 2500 * (50 + 9 * 200)
     assert cost(parse_config({**CIFAR, "method": {"name": "single"}})) == 2500 * (50 + 9 * 200)
+    centers = 10 * 4000 * 200
+    assert cost(parse_config({**CIFAR, "method": {"name": "fedtrans"}})) == centers + 2500 * 100
+    assert cost(parse_config({**CIFAR, "method": {"name": "fedrep"}})) == centers + 2500 * 9 * 200
 
 
 # -- bad files -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmt.commands.sweeps.expansion import Run
 from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
 from fedmt.config import load_config
 from fedmt.training.run import run
@@ -24,8 +25,8 @@ def script(name: str):
     return sys.modules[name]
 
 
-paper_runs, paper_tables, paper_claims, paper_page = map(
-    script, ("paper_runs", "paper_tables", "paper_claims", "paper_page")
+paper_runs, paper_tables, paper_claims, paper_page, paper_queue = map(
+    script, ("paper_runs", "paper_tables", "paper_claims", "paper_page", "paper_queue")
 )
 
 
@@ -68,6 +69,11 @@ def test_what_the_page_says_in_words(tables):
     longer = paper_runs.read_earlier(paper_runs.EARLIER / "t-n5-260-rounds-seed0.toml").last("accuracy.fine")
     assert f"{-given['n = 5']:.1f} points below after 150 rounds, and {longer - 57.12:.1f} above" in page
     assert f"by {estimated['n = 5']:.1f} points, and by {estimated['n = 25']:.1f} at n = 25" in page
+    single, fedmt = (value("main", "n = 25", column) for column in ("Single", "FedMT (T)"))
+    assert f"is {single - 17.73:.0f} points above the paper's figure" in page
+    assert f"FedMT (T) is still {fedmt - single:.0f} points above it" in page
+    ran = any(value("main", "n = 25", column) for column in ("FedTrans", "FedRep", "SemiFL"))
+    assert ("federated baselines were not run at full size yet" in page) == (not ran)
     assert f"{value('readings', 'as printed', 'FedMT (T)'):.1f} where the paper has 66.7" in page
 
 
@@ -199,6 +205,48 @@ def test_the_place_of_a_file_does_not_tell_runs_apart_and_a_setting_does():
         identity(weights=Path("a")),
     ]
     assert len(set(others)) == 4
+
+
+# -- what is still to be run ---------------------------------------------------------------------------
+
+
+def test_the_queue_has_every_missing_run_once_and_none_that_is_known(tables, tmp_path):
+    weights = tuple(tmp_path / f"{name}.pth" for name in ("resnet18", "mobilenet_v2"))
+    for file in weights:
+        file.touch()
+    queue = list(paper_queue.missing(tables.runs, None, weights))
+    keys = [(paper_runs.identity(one.config), one.config.seed) for _, one in queue]
+    assert len(set(keys)) == len(keys)
+    known = {(paper_runs.identity(run.config), run.config.seed) for run in tables.runs.all}
+    assert not known & set(keys)
+    for name in paper_page.EXPERIMENTS:
+        for row, column in tables.cells(name):
+            if not tables.finished(name, row, column) and (name, row) not in LEFT_OUT:
+                assert (paper_runs.identity(tables.cells(name)[row, column].runs[0].config), 0) in keys
+    for row in ("n = 5", "n = 25"):
+        for seed in range(3):
+            cell = tables.cells("main")[row, "SemiFL"]
+            key = paper_runs.identity(cell.runs[0].config), seed
+            assert (key in keys) != (key in known)
+
+
+LEFT_OUT = {("backbones", "ResNet50, ImageNet"), ("cifar100", "n = 5")}
+"""There are no weights for the first, and the second is a bound."""
+
+
+def test_the_estimate_of_a_run_is_what_was_measured(tables):
+    """Single took 31 s, FedMT 167 s, without the start."""
+    for column, measured in (("Single", 31), ("FedMT (T)", 167)):
+        config = tables.cells("main")["n = 25", column].runs[0].config
+        assert paper_queue.estimated_seconds(config) - paper_queue.START == pytest.approx(measured, rel=0.15)
+
+
+def test_a_run_of_the_queue_becomes_a_raw_file(folder, tmp_path, capsys):
+    config = load_config(folder / "federation.toml")
+    paper_queue.make(Run("FedMT (E), seed 0", config, "", "key"), "methods: FedMT (E), seed 0", tmp_path)
+    (measured,) = paper_runs.Runs(tmp_path, None).all
+    assert measured.finished and measured.last("accuracy.garment") is not None
+    assert capsys.readouterr().out.startswith("methods: FedMT (E), seed 0: {'garment': ")
 
 
 # -- claims --------------------------------------------------------------------------------------------
