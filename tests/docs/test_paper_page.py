@@ -159,6 +159,7 @@ def folder(tmp_path_factory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_folder_becomes_a_raw_file(folder, tmp_path):
     paper_runs.main(folder / "runs", tmp_path)
     (measured,) = paper_runs.Runs(tmp_path, None).all
@@ -174,6 +175,7 @@ def test_a_run_folder_becomes_a_raw_file(folder, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_run_counts_as_stopped_and_gives_way_to_the_finished_one(folder, tmp_path):
     name, text = paper_runs.to_json(folder / "runs" / "first")
     raw = json.loads(text)
@@ -241,6 +243,7 @@ def test_the_estimate_of_a_run_is_what_was_measured(tables):
         assert paper_queue.estimated_seconds(config) - paper_queue.START == pytest.approx(measured, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_queue_becomes_a_raw_file(folder, tmp_path, capsys):
     config = load_config(folder / "federation.toml")
     paper_queue.make(Run("FedMT (E), seed 0", config, "", "key"), "methods: FedMT (E), seed 0", tmp_path)
