@@ -145,7 +145,7 @@ class Tables:
 
 
 def _some(rows: Sequence[str], every: Sequence[str]) -> str:
-    return "all rows" if len(rows) == len(every) and len(every) > 1 else ", ".join(rows)
+    return "all rows" if len(rows) == len(every) and len(every) > 1 else " / ".join(rows)
 
 
 def plain_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
