@@ -1,7 +1,7 @@
 """Draws two pictures of the quickstart's report, as Chromium shows it.
 
 docs/figures/report-summary.png, for the README, is the page from its top to the end of the summary.
-docs/figures/report.png, for the guide, goes on to curves and correspondences, and leaves out what is between.
+docs/figures/report.png, for the guide, is its first screen.
 
 fedmt quickstart
 python scripts/report_figure.py quickstart

@@ -242,6 +242,9 @@ def test_cost_counts_every_pass():
     config = parse_config(CIFAR)
     assert cost(config) == 10 * 4000 * 200 + 2500 * (50 + 9 * 200)
     assert cost(parse_config({**CIFAR, "method": {"name": "single"}})) == 2500 * (50 + 9 * 200)
+    centers = 10 * 4000 * 200
+    assert cost(parse_config({**CIFAR, "method": {"name": "fedtrans"}})) == centers + 2500 * 100
+    assert cost(parse_config({**CIFAR, "method": {"name": "fedrep"}})) == centers + 2500 * 9 * 200
 
 
 # -- bad files -----------------------------------------------------------------------------------------
@@ -309,8 +312,8 @@ def test_paper_figures(path):
                 assert 1 <= len(numbers) <= 2 and all(0 <= n <= 100 for n in numbers)
                 count += 1
     expected = {
-        "main": 30, "initialisation": 30, "fitzpatrick": 24, "thresholds": 8, "lambda2": 14, "estimators": 16,
-        "noniid": 6, "scalability": 4, "cifar100": 4,
+        "main": 45, "initialization": 30, "fitzpatrick": 24, "thresholds": 8, "lambda2": 14, "estimators": 16,
+        "noniid": 6, "scalability": 4, "cifar100": 4, "readings": 14,
     }  # fmt: skip
     assert count == expected.get(path.stem, 0)
 
@@ -341,6 +344,50 @@ def test_every_row_of_the_ablation_differs():
     cells = expand(read_experiment(experiments_folder() / "cifar100_ablation.toml"), Sweep(seeds=1))
     assert len({c.runs[0].key for c in cells}) == len(cells)
     assert all(c.runs[0].config.benchmark.test_per_class for c in cells)  # not judged on the test images
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> tuple[Path, ...]:
+    """Files that are only named: nothing is loaded here."""
+    folder = tmp_path_factory.mktemp("weights")
+    found = tuple(folder / f"{name}_imagenet.pth" for name in ("resnet18", "mobilenet_v2", "resnet50"))
+    for file in found:
+        file.touch()
+    return found
+
+
+def keys_of(name: str, weights: tuple[Path, ...], *rows: str) -> set[str]:
+    """The runs of an experiment, of some of its rows or of all."""
+    found = expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=weights))
+    return {r.key for c in found if not rows or c.row in rows for r in c.runs}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("coarse", ()),
+        ("initialization", ()),
+        ("backbones", ("ResNet18, random",)),
+        ("scalability", ("C = 10",)),
+        ("cifar100_strategies", ("FedAvgM (default)",)),
+        ("cifar100_participation", ("all",)),
+    ],
+)
+def test_the_runs_of_the_main_table_are_not_made_twice(name, rows, weights):
+    """One method has the same settings in all of them: a cell they share is one run."""
+    assert keys_of(name, weights, *rows) <= keys_of("main", weights)
+
+
+def test_the_rows_of_the_papers_experiments_differ(weights):
+    """A column's setting would go over a row's, which would then say what it does not do."""
+    for name in ("thresholds", "lambda2", "readings", "estimators", "mhat", "noniid", "baselines_search"):
+        found = expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=weights))
+        assert len({c.runs[0].key for c in found}) == len(found), name
+
+
+def test_the_search_for_the_baselines_is_not_judged_on_test_images(weights):
+    for cell in expand(read_experiment(known_experiments()["baselines_search"]), Sweep(weights=weights)):
+        assert all(run.config.benchmark.test_per_class == 75 for run in cell.runs)
 
 
 SUITE = """\

@@ -94,7 +94,7 @@ class Results:
         done = sum(r.key in self.finished for r in cell.runs)
         failed = sum(r.key in self.failed for r in cell.runs)
         if not done:
-            return "failed" if failed else ("…" if cell.selected else "not run")
+            return "failed" if failed else "not run"
         if not values:
             return NOTHING
         text = number(metric, mean(values))

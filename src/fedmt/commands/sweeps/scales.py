@@ -70,8 +70,10 @@ def cost(config: Config) -> int | None:
         return None
     reference = round(share * images) if share is not None else classes * (benchmark.per_class or 0)
     method = build_method(config)
-    passes = training.warmup_epochs + training.rounds * training.reference_epochs
-    total = reference * (passes + getattr(method, "fine_tune_epochs", 0))
+    tuning = getattr(method, "fine_tune_epochs", None)  # all that FedTrans trains at the reference center
+    warmup = 0 if method.schedule.reference_counts_in_mean else training.warmup_epochs
+    passes = warmup + training.rounds * training.reference_epochs if tuning is None else tuning
+    total = reference * passes
     if method.schedule.centers_train:
         count = sum(benchmark.spaces.values())
         samples = benchmark.samples or (images - reference) // count

@@ -1,0 +1,161 @@
+"""Draws the paper's figures from our runs: docs/figures/paper-*.png of docs/results/paper.md.
+
+    python scripts/paper_figures.py
+
+A figure is drawn as soon as there are two points of a line for it. Lines and full points are ours, with one
+standard deviation where there are several seeds; crosses are the figures that the paper prints.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from paper_runs import Runs
+from paper_tables import Tables
+
+from fedmt.reports.content import COLOURS
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
+BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
+METHODS = {
+    "Single": BLACK,
+    "FedTrans": GREEN,
+    "FedRep": PINK,
+    "SemiFL": YELLOW,
+    "FedMT (T)": BLUE,
+    "FedMT (E)": ORANGE,
+    "FedMT (E, counting)": SKY,
+    "Learnable": PINK,
+}
+"""Each has one color on the whole page; from ImageNet weights it is dashed."""
+
+BY_ROW = {
+    "main": (
+        "accuracy.fine",
+        "labelled images per class at the reference center",
+        "test accuracy, fine classes, %",
+    ),
+    "coarse": (
+        "accuracy.coarse",
+        "labelled images per class at the reference center",
+        "test accuracy, coarse classes, %",
+    ),
+    "noniid": ("accuracy.fine", "split", "test accuracy, fine classes, %"),
+    "scalability": ("accuracy.fine", "centers", "test accuracy, fine classes, %"),
+    "backbones": ("accuracy.fine", "", "test accuracy, fine classes, %"),
+}
+"""Figures with a point for each row: metric, and what the axes say."""
+
+
+def by_row(tables: Tables, name: str) -> Figure | None:
+    """A line for each method over the rows of an experiment."""
+    metric, below, beside = BY_ROW[name]
+    rows = [row for row in tables.rows(name) if not row.startswith("N_c")]
+    figure, axis = blank(below, beside)
+    most, papers = 0, False
+    for column in tables.columns(name):
+        color, style = look(column)
+        found = [tables.figure(name, row, column, metric) for row in rows]
+        printed = [tables.printed(name, row, column, metric) for row in rows]
+        most, papers = max(most, sum(f is not None for f in found)), papers or any(printed)
+        if any(found):
+            # A row that was not run breaks the line; between two networks there is none.
+            heights = [f.value if f else math.nan for f in found]
+            spread = [f.deviation or 0.0 if f else math.nan for f in found]
+            line = "" if name == "backbones" else style
+            axis.errorbar(range(len(rows)), heights, spread, color=color, linestyle=line, marker="o",
+                          markersize=5, capsize=3, label=column)  # fmt: skip
+        if any(printed):
+            label = None if any(found) else f"{column}, not run"
+            heights, mark = [p[0] if p else math.nan for p in printed], "x" if style == "-" else "+"
+            axis.plot(range(len(rows)), heights, mark, color=color, markersize=7, alpha=0.7, label=label)
+    axis.set_xticks(range(len(rows)), [short(row) for row in rows])
+    if papers:
+        said = "; +: the paper's from ImageNet weights" if name == "main" else ""
+        axis.set_title(f"points: ours; x: the paper's{said}", fontsize=8, loc="left")
+    return finished(figure, axis) if most > 1 else None
+
+
+def mhat(tables: Tables) -> Figure | None:
+    """The error of M-hat over the rounds; the samples per center tell the lines of a method apart."""
+    figure, axis = blank("round", "error of M-hat (Frobenius norm)")
+    styles = dict(zip(tables.rows("mhat"), (":", "--", "-"), strict=True))
+    drawn = False
+    for row, column in tables.cells("mhat"):
+        runs = tables.finished("mhat", row, column)
+        if runs:
+            drawn = True
+            curve = runs[0].curve("correspondence_error")
+            axis.plot(
+                list(curve),
+                list(curve.values()),
+                styles[row],
+                color=METHODS[column],
+                label=f"{column}, {row}",
+            )
+            spread = runs[0].curve("correspondence_error_sd")
+            at = [r for r in curve if r in spread]
+            axis.fill_between(at, [curve[r] - spread[r] for r in at], [curve[r] + spread[r] for r in at],
+                              color=METHODS[column], alpha=0.15, linewidth=0)  # fmt: skip
+    return finished(figure, axis) if drawn else None
+
+
+def look(column: str) -> tuple[str, str]:
+    """The color and line of a method."""
+    method, imagenet, _ = column.partition(" (ImageNet)")
+    return METHODS[method], "--" if imagenet else "-"
+
+
+def short(row: str) -> str:
+    """What stands below the axis for a row."""
+    return row.rpartition("= ")[2].removeprefix("non-IID, ").replace(", ", ",\n")
+
+
+def place(label: str) -> int:
+    """Where a legend's line belongs: as the methods are listed."""
+    return max((at for at, method in enumerate(METHODS) if label.startswith(method)), default=len(METHODS))
+
+
+def blank(below: str, beside: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    axis = figure.add_subplot()
+    axis.set_xlabel(below, fontsize=9)
+    axis.set_ylabel(beside, fontsize=9)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure, axis
+
+
+def finished(figure: Figure, axis: Axes) -> Figure:
+    axis.set_ylim(bottom=0)
+    handles, labels = axis.get_legend_handles_labels()
+    # matplotlib lists lines before points with errors.
+    order = sorted(range(len(labels)), key=lambda at: place(labels[at]))
+    figure.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        loc="outside right upper",
+        fontsize=8,
+        frameon=False,
+    )
+    return figure
+
+
+def main() -> None:
+    tables = Tables(Runs())
+    drawn = {name: by_row(tables, name) for name in BY_ROW} | {"mhat": mhat(tables)}
+    for name, figure in drawn.items():
+        file = FIGURES / f"paper-{name}.png"
+        if figure is not None:
+            figure.savefig(file, dpi=130)
+            print(file)
+        else:
+            file.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Makes the runs that docs/results/paper.md still lacks, in the order in which a reader asks for them.
+
+    python scripts/paper_queue.py --list
+    python scripts/paper_queue.py --data data --weights resnet18_imagenet.safetensors --seconds 600
+
+One run after the other, each written as a raw file as soon as it is finished. A run that would not end within
+--seconds, by an estimate, is not begun. A run that has a raw file is not made again, so the same command
+continues. `fedmt reproduce` makes the same runs by table, with checkpoints and side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from paper_runs import FOLDER, Runs, identity, to_json
+
+from fedmt.commands.sweeps.expansion import Run, Sweep, expand
+from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
+from fedmt.commands.sweeps.scales import cost
+from fedmt.config import Config
+from fedmt.core.errors import FedmtError
+from fedmt.training.run import run
+
+FEDERATED = ("FedRep", "FedTrans", "SemiFL")
+IMAGENET = ("Single (ImageNet)", "FedTrans (ImageNet)", "FedRep (ImageNet)")
+FEDMT = ("FedMT (T)", "FedMT (E)")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Cells of an experiment, by what `--only` would say of them (none: all), and the seeds."""
+
+    experiment: str
+    only: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+
+
+def cells(row: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{column}, {row}" for column in columns)
+
+
+QUEUE = (
+    # What suits the baselines, then the table that everybody asks for, where there are most labels.
+    Wanted(
+        "baselines_search", tuple(f"{m}: {s}" for m in FEDERATED[:2] for s in ("the recipe", "weak views"))
+    ),
+    Wanted("main", cells("n = 25", FEDERATED)),
+    Wanted("main", cells("n = 25", IMAGENET)),
+    Wanted("main", cells("n = 5", (*FEDERATED, *IMAGENET))),
+    Wanted("main", cells("n = 15", (*FEDMT, "SemiFL", "FedRep", "FedTrans", "Single"))),
+    Wanted("main", ("n = 10", "n = 20")),
+    Wanted("main", ("n = 15",)),
+    Wanted("main", ("n = 5", "n = 25"), (1, 2)),
+    Wanted("baselines_search"),
+    Wanted("estimators", ("counting), IID", "Learnable, IID", "Average, IID")),
+    Wanted("noniid", ("gamma 0.9", "gamma 0.1", "IID")),
+    Wanted("estimators"),
+    Wanted("mhat"),
+    Wanted("cifar100_ablation"),
+    Wanted("backbones", ("ResNet18, ImageNet", "MobileNetV2, ImageNet", "MobileNetV2, random")),
+    Wanted("scalability", ("C = 80", "C = 40", "C = 20", "N_c = 2000", "N_c = 1000")),
+    Wanted("readings", cells("R^p on all, double softmax", ("FedMT (T)",))),
+    Wanted("readings", cells("R^p on all", ("FedMT (T)",))),
+    Wanted("readings", ("FedMT (T)",)),
+    Wanted("cifar100_participation"),
+    Wanted("cifar100_strategies"),
+    Wanted("fitzpatrick", (), (0, 1, 2)),
+    Wanted("lambda2"),
+    Wanted("thresholds"),
+    Wanted("backbones", ("ResNet50, random",)),
+    Wanted("readings"),
+)
+
+SECONDS_PER_IMAGE = 22e-6
+"""On one H200: FedMT's 150 rounds at n = 25 see 7.6 million images, each in two views, in 167 s."""
+START = 12.0
+"""Seconds before and after the rounds of a run: data, captured graphs, the last evaluation."""
+TIMES = {"resnet50": 5.0, "mobilenet_v2": 2.0}
+"""How much longer than ResNet18's, roughly."""
+
+
+def estimated_seconds(config: Config) -> float:
+    """Of one H200, roughly: enough to tell whether a run fits into what is left."""
+    views = 3 if config.method.get("projection", "none") == "all" else 2
+    if (
+        config.method["name"] in ("single", "fedtrans", "fedrep")
+        and config.training.supervised_views == "weak"
+    ):
+        views = 1
+    small = 1.3 if config.training.batch_size < 50 else 1.0  # small batches leave the GPU half idle
+    size = 8.0 if config.benchmark and config.benchmark.data.source == "fitzpatrick17k" else 1.0
+    images = (
+        cost(config) or 8_000 * config.training.rounds
+    )  # how many there are only Fitzpatrick's data tells
+    return START + images * SECONDS_PER_IMAGE * views / 2 * small * size * TIMES.get(
+        config.model.backbone, 1.0
+    )
+
+
+def missing(known: Runs, data: Path | None, weights: tuple[Path, ...]) -> Iterator[tuple[Wanted, Run]]:
+    """Every run of the queue that has no raw file, once, in its order."""
+    done = {(identity(run.config), run.config.seed) for run in known.all if run.finished}
+    for wanted in QUEUE:
+        sweep = Sweep(max(wanted.seeds) + 1, only=wanted.only, data=data, weights=weights)
+        chosen = [
+            c for c in expand(read_experiment(known_experiments()[wanted.experiment]), sweep) if c.selected
+        ]
+        # In the order of `only`, where it names single cells, and seed by seed.
+        chosen.sort(key=lambda c: _place(f"{c.column}, {c.row}", wanted.only))
+        for seed in wanted.seeds:
+            for one in (cell.runs[seed] for cell in chosen if cell.runs):
+                key = identity(one.config), seed
+                if key not in done:
+                    done.add(key)
+                    yield wanted, one
+
+
+def _place(label: str, only: tuple[str, ...]) -> int:
+    return next((at for at, text in enumerate(only) if text.casefold() in label.casefold()), 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the runs that docs/results/paper.md still lacks.")
+    parser.add_argument(
+        "--list", action="store_true", help="Say what would be run, and about how long it takes."
+    )
+    parser.add_argument(
+        "--data", type=Path, help="The folder that holds cifar-100-python and fitzpatrick17k."
+    )
+    parser.add_argument(
+        "--weights", type=Path, action="append", default=[], help="ImageNet weights of a backbone."
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="How long it may take in all.")
+    parser.add_argument("--only", default="", help="Only runs whose experiment and label contain this.")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="Where raw files go.")
+    given = parser.parse_args()
+    end = time.monotonic() + given.seconds
+    known = Runs()
+    if given.out != FOLDER:
+        known.all += Runs(given.out, None).all
+    total = 0.0
+    for wanted, one in missing(known, given.data, tuple(given.weights)):
+        label = f"{wanted.experiment}: {one.label}"
+        if given.only.casefold() not in label.casefold():
+            continue
+        needed = estimated_seconds(one.config)
+        total += needed
+        if given.list:
+            cell = one.label.rpartition(", seed")[0]
+            seeds = one.config.seed + 1
+            command = [
+                "fedmt",
+                "reproduce",
+                wanted.experiment,
+                "--only",
+                cell,
+                "--seeds",
+                str(seeds),
+                "--jobs",
+                "1",
+            ]
+            print(f"{needed:6.0f} s  {total:7.0f} s in all  {shlex.join(command)}")
+        elif time.monotonic() + needed < end:
+            make(one, label, given.out)
+
+
+def make(one: Run, label: str, out: Path) -> None:
+    """One run, and its raw file."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:  # checkpoints of 90 MB each stay behind
+        place = Path(folder) / "run"
+        try:
+            summary = run(one.config, place)
+        except FedmtError as error:
+            print(f"{label} failed: {error}", flush=True)
+            return
+        name, text = to_json(place)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(text, encoding="utf-8")
+    accuracy = {space: round(100 * value, 2) for space, value in summary["accuracy"].items()}
+    print(f"{label}: {accuracy}, {time.monotonic() - start:.0f} s in all", flush=True)
+
+
+if __name__ == "__main__":
+    main()

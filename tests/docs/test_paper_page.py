@@ -1,0 +1,285 @@
+"""docs/results/paper.md: it says what the raw files say, and they say which runs they are."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmt.commands.sweeps.expansion import Run
+from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
+from fedmt.config import load_config
+from fedmt.training.run import run
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+
+
+def script(name: str):
+    """A script as a module. They import each other by name, as they do when one is run."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+paper_runs, paper_tables, paper_claims, paper_page, paper_queue = map(
+    script, ("paper_runs", "paper_tables", "paper_claims", "paper_page", "paper_queue")
+)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return paper_tables.Tables(paper_runs.Runs())
+
+
+def test_the_page_is_what_the_raw_files_make(tables):
+    known = paper_page.PAGE.read_text()
+    assert paper_page.written(known, tables) == known, "run: python scripts/paper_page.py"
+    assert (
+        known.count("<!-- generated: ") == known.count("<!-- end -->") == len(paper_page.PART.findall(known))
+    )
+    for name in paper_page.EXPERIMENTS:
+        assert f"fedmt reproduce {name}`" in known
+
+
+def test_a_cell_has_the_last_rounds_of_its_seeds(tables):
+    """Read from the files without the scripts."""
+    found = []
+    for seed in range(3):
+        lines = (paper_runs.EARLIER / f"e-n25-seed{seed}.jsonl").read_text().splitlines()
+        found.append(100 * json.loads(lines[-1])["accuracy"]["fine"])
+    figure = tables.figure("main", "n = 25", "FedMT (E)", "accuracy.fine")
+    assert figure.seeds == 3 and figure.value == pytest.approx(sum(found) / 3)
+    assert (
+        tables.cell("main", "n = 25", "FedMT (E)", "accuracy.fine")
+        == "67.18 ± 0.15<br>*66.01 ± 0.13*<br>+1.17"
+    )
+
+
+def test_what_the_page_says_in_words(tables):
+    page = " ".join(paper_page.PAGE.read_text().split())
+    value, printed = tables.value, tables.printed
+    given, estimated = (
+        {n: value("main", n, c) - printed("main", n, c, "accuracy.fine")[0] for n in ("n = 5", "n = 25")}
+        for c in ("FedMT (T)", "FedMT (E)")
+    )
+    longer = paper_runs.read_earlier(paper_runs.EARLIER / "t-n5-260-rounds-seed0.toml").last("accuracy.fine")
+    assert f"{-given['n = 5']:.1f} points below after 150 rounds, and {longer - 57.12:.1f} above" in page
+    assert f"by {estimated['n = 5']:.1f} points, and by {estimated['n = 25']:.1f} at n = 25" in page
+    single, fedmt = (value("main", "n = 25", column) for column in ("Single", "FedMT (T)"))
+    assert f"is {single - 17.73:.0f} points above the paper's figure" in page
+    assert f"FedMT (T) is still {fedmt - single:.0f} points above it" in page
+    ran = any(value("main", "n = 25", column) for column in ("FedTrans", "FedRep", "SemiFL"))
+    assert ("federated baselines were not run at full size yet" in page) == (not ran)
+    assert f"{value('readings', 'as printed', 'FedMT (T)'):.1f} where the paper has 66.7" in page
+
+
+def printed_cells():
+    """(experiment, row, column, metric) of every figure that the experiments print next to ours."""
+    for name, path in known_experiments().items():
+        experiment = read_experiment(path)
+        for row in experiment.file.rows:
+            for column in experiment.file.columns:
+                for metric in experiment.file.show:
+                    figure = experiment.paper_figure(metric, row.label, column.label)
+                    if figure is not None:
+                        yield name, row.label, column.label, metric, list(figure)
+
+
+def place_in_the_paper(name: str, row: str, column: str, metric: str) -> tuple[str, str, str]:
+    """The table, row and column of printed.json."""
+    if name == "main":
+        baseline = column in ("Single", "FedTrans", "FedRep")
+        return "Table 6, random" if baseline else "Table 2", row, column.removesuffix(" (ImageNet)")
+    if name == "initialization":
+        start, n = row.split(", ")
+        return f"Table 6, {start}", n, column
+    if name == "fitzpatrick":
+        return f"Table 3, {metric.removeprefix('accuracy.')} classes", row, column
+    if name in ("readings", "cifar100"):
+        return "Table 2", row if name == "cifar100" else "n = 25", column
+    if name in ("thresholds", "lambda2"):
+        return {"thresholds": "Table 7", "lambda2": "Table 8"}[name], row, column
+    if row == "C = 80":
+        return "Section 4, clients", row, column
+    if name == "estimators":
+        return "Table 9", row, column.replace("(E, counting)", "(E)")
+    return ("Table 2", "n = 25", column) if row in ("IID", "C = 10") else ("Table 9", row, column)
+
+
+def test_the_experiments_have_the_papers_figures():
+    printed = json.loads((paper_runs.FOLDER / paper_runs.PRINTED).read_text())
+    used = set()
+    for name, row, column, metric, figure in printed_cells():
+        place = place_in_the_paper(name, row, column, metric)
+        table, at, method = place
+        assert printed[table][at][method] == figure, (name, row, column)
+        used.add(place)
+    every = {
+        (t, r, c) for t, rows in printed.items() if t != "about" for r, cells in rows.items() for c in cells
+    }
+    assert used == every
+
+
+# -- raw files -----------------------------------------------------------------------------------------
+
+CONFIG = """\
+device = "cpu"
+
+[method]
+name = "fedmt"
+correspondence = "estimated"
+
+[training]
+rounds = 2
+warmup_epochs = 1
+
+[model]
+backbone = "small_cnn"
+
+[benchmark]
+data = { source = "fashion_mnist" }
+wanted = "garment"
+spaces = { department = 2 }
+per_class = 2
+samples = 20
+test_samples = 50
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with a finished run."""
+    found = tmp_path_factory.mktemp("runs")
+    (found / "federation.toml").write_text(CONFIG)
+    run(load_config(found / "federation.toml"), found / "runs" / "first")
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_folder_becomes_a_raw_file(folder, tmp_path):
+    paper_runs.main(folder / "runs", tmp_path)
+    (measured,) = paper_runs.Runs(tmp_path, None).all
+    last = json.loads((folder / "runs" / "first" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert measured.finished and measured.rounds == 2
+    for space in ("garment", "department"):
+        assert measured.last(f"accuracy.{space}") == pytest.approx(100 * last["accuracy"][space], abs=1e-3)
+    assert measured.last("correspondence_error") == pytest.approx(last["correspondence_error"], abs=1e-5)
+    assert measured.about["versions"]["fedmt"] and measured.about["seconds"] > 0
+    assert str(folder) not in (tmp_path / measured.file).read_text()
+    assert paper_runs.identity(measured.config) == paper_runs.identity(
+        load_config(folder / "federation.toml")
+    )
+
+
+@pytest.mark.slow
+def test_a_stopped_run_counts_as_stopped_and_gives_way_to_the_finished_one(folder, tmp_path):
+    name, text = paper_runs.to_json(folder / "runs" / "first")
+    raw = json.loads(text)
+    cut = {**raw, "series": {key: values[:2] for key, values in raw["series"].items()}}
+    (tmp_path / f"{name}.json").write_text(json.dumps(cut))
+    assert not paper_runs.Runs(tmp_path, None).all[0].finished
+    paper_runs.main(folder / "runs", tmp_path)
+    assert [r.finished for r in paper_runs.Runs(tmp_path, None).all] == [True]
+    raw["series"]["accuracy.garment"][1] += 0.01  # another day, another result
+    (tmp_path / f"{name}.json").write_text(json.dumps(raw))
+    paper_runs.main(folder / "runs", tmp_path)
+    (twice,) = paper_runs.Runs(tmp_path, None).repeated()
+    assert [r.file for r in twice] == [f"{name}-repeat-2.json", f"{name}.json"]
+
+
+def test_the_place_of_a_file_does_not_tell_runs_apart_and_a_setting_does():
+    def identity(*changes: str, weights: Path | None = None) -> str:
+        path = ROOT / "experiments" / "base" / "cifar100.toml"
+        config = load_config(path, list(changes))
+        model = config.model.model_copy(update={"weights": weights})
+        return paper_runs.identity(config.model_copy(update={"model": model}))
+
+    assert identity() == identity("benchmark.data.path=/elsewhere") == identity("checkpoint_every=1")
+    assert identity(weights=Path("/a/resnet18.pth")) == identity(weights=Path("resnet18.safetensors"))
+    others = [
+        identity(),
+        identity("method.xi=0.7"),
+        identity("training.rounds=7"),
+        identity(weights=Path("a")),
+    ]
+    assert len(set(others)) == 4
+
+
+# -- what is still to be run ---------------------------------------------------------------------------
+
+
+def test_the_queue_has_every_missing_run_once_and_none_that_is_known(tables, tmp_path):
+    weights = tuple(tmp_path / f"{name}.pth" for name in ("resnet18", "mobilenet_v2"))
+    for file in weights:
+        file.touch()
+    queue = list(paper_queue.missing(tables.runs, None, weights))
+    keys = [(paper_runs.identity(one.config), one.config.seed) for _, one in queue]
+    assert len(set(keys)) == len(keys)
+    known = {(paper_runs.identity(run.config), run.config.seed) for run in tables.runs.all}
+    assert not known & set(keys)
+    for name in paper_page.EXPERIMENTS:
+        for row, column in tables.cells(name):
+            if not tables.finished(name, row, column) and (name, row) not in LEFT_OUT:
+                assert (paper_runs.identity(tables.cells(name)[row, column].runs[0].config), 0) in keys
+    for row in ("n = 5", "n = 25"):
+        for seed in range(3):
+            cell = tables.cells("main")[row, "SemiFL"]
+            key = paper_runs.identity(cell.runs[0].config), seed
+            assert (key in keys) != (key in known)
+
+
+LEFT_OUT = {("backbones", "ResNet50, ImageNet"), ("cifar100", "n = 5")}
+"""There are no weights for the first, and the second is a bound."""
+
+
+def test_the_estimate_of_a_run_is_what_was_measured(tables):
+    """Single took 31 s, FedMT 167 s, without the start."""
+    for column, measured in (("Single", 31), ("FedMT (T)", 167)):
+        config = tables.cells("main")["n = 25", column].runs[0].config
+        assert paper_queue.estimated_seconds(config) - paper_queue.START == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_queue_becomes_a_raw_file(folder, tmp_path, capsys):
+    config = load_config(folder / "federation.toml")
+    paper_queue.make(Run("FedMT (E), seed 0", config, "", "key"), "methods: FedMT (E), seed 0", tmp_path)
+    (measured,) = paper_runs.Runs(tmp_path, None).all
+    assert measured.finished and measured.last("accuracy.garment") is not None
+    assert capsys.readouterr().out.startswith("methods: FedMT (E), seed 0: {'garment': ")
+
+
+# -- claims --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compared", "verdict"),
+    [
+        ([("a", 2.0, 1.0), ("b", 3.0, 1.0)], "holds"),
+        ([("a", 2.0, 1.0), ("b", None, 1.0)], "holds where run"),
+        ([("a", 2.0, 1.0), ("b", 0.0, 1.0)], "holds in part"),
+        ([("a", 0.0, 1.0), ("b", None, None)], "does not hold"),
+        ([("a", None, 1.0)], "not run"),
+    ],
+)
+def test_the_verdict_on_a_claim(compared, verdict, tables):
+    claim = paper_claims.Claim("text", lambda _: iter(compared))
+    assert claim.judged(tables)[0] == verdict
+
+
+def test_a_claim_of_one_example_is_open_until_all_were_tried(tables):
+    def verdict(*compared):
+        return paper_claims.Claim("text", lambda _: iter(compared), one=True).judged(tables)[0]
+
+    assert verdict(("a", 0.0, 1.0), ("b", None, 1.0)) == "not so far"
+    assert verdict(("a", 0.0, 1.0), ("b", 2.0, 1.0)) == "holds"
+    assert verdict(("a", 0.0, 1.0)) == "does not hold"
+
+
+def test_every_claim_can_be_judged(tables):
+    """Their rows and columns exist in the experiments."""
+    for claim in paper_claims.CLAIMS:
+        assert list(claim.compared(tables))
