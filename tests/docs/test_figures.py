@@ -111,6 +111,7 @@ ELSEWHERE = {
     "quickstart": "its table below; how its settings were found is a diary, and its runs were not kept",
     "priors": "a diary of a search, partly on runs that were not kept",
     "rare-classes": "the same page under its new name",
+    "secure-aggregation": "rounding in one small run; the runs were not kept",
     "performance": "speeds, which the headers of the scripts in benchmarks/ record",
     "performance-diary": "speeds, likewise",
 }

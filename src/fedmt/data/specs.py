@@ -42,7 +42,7 @@ class SourceSpec(Section):
     group_column: str | None = None
     """Column of what must stay together in every split, such as a patient."""
     site_column: str | None = None
-    """Column of a test set with the site that each sample is from. The report shows the results of each site."""
+    """Column of a test set with the site of each sample. The report shows the results of each site."""
 
 
 CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
