@@ -45,7 +45,7 @@ class ModelSpec(Section):
     max_pool: Travels[bool | None] = None
     """Whether a ResNet has its first max-pool. If it is not set, it is skipped for small images."""
     normalise: Stays[Literal["reference", "imagenet", "none"] | None] = None
-    """Pixel statistics to normalize with: those of the reference center, of ImageNet (for timm networks,
+    """Statistics to normalize samples with: those of the reference center, of ImageNet (for timm networks,
     those of their weights), or none. If it is not set, it is `"imagenet"` with a weight file and
     `"reference"` without one."""
     freeze: Travels[Literal["backbone"] | None] = None
