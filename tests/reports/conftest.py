@@ -241,7 +241,9 @@ def open_page(browser) -> Iterator[object]:
     yield go
     for one in opened:
         one.context.close()
-        outside = [u for u in one.requests if not u.startswith(("file:", "data:", "http://127.0.0.1:"))]
+        outside = [
+            u for u in one.requests if not u.startswith(("file:", "data:", "about:", "http://127.0.0.1:"))
+        ]
         assert outside == [] and one.complaints == []
 
 

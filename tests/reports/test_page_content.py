@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -163,15 +162,20 @@ def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path):
     assert page.locator("#detail option").count() == 6  # in detail, each run by itself
 
 
-def test_a_large_comparison_opens_soon_and_is_small(open_page, make_run, tmp_path, ink_of):
-    """100 classes, 200 rounds, 10 runs: under 10 MB and open in under 2 s (here: 4, machines are shared)."""
+def test_a_large_comparison_opens_soon_and_is_small(open_page, ink_of, make_run, tmp_path):
+    """100 classes, 200 rounds, 10 runs: under 10 MB, and the browser works less than 2 s to open it.
+
+    That is the CPU time of the page's main thread: other work on the machine changes the time on the clock.
+    """
     runs = [make_run(tmp_path / "run-0", 100, 20, 200, centers=20, samples=10_000)]
     runs += [shutil.copytree(runs[0], tmp_path / f"run-{i}") for i in range(1, 10)]
     report(runs, tmp_path / "large.html")
     size = (tmp_path / "large.html").stat().st_size
-    begin = time.perf_counter()
-    page = open_page((tmp_path / "large.html").as_uri()).page
-    seconds = time.perf_counter() - begin
-    print(f"\n{size / 1e6:.2f} MB, open in {seconds:.2f} s")
-    assert size < 10e6 and seconds < 4
+    opened = open_page("about:blank")
+    page, session = opened.page, opened.context.new_cdp_session(opened.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.goto((tmp_path / "large.html").as_uri())
+    found = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
+    print(f"\n{size / 1e6:.2f} MB, {found['TaskDuration']:.2f} s of work")
+    assert size < 10e6 and 0.05 < found["TaskDuration"] < 2
     assert page.locator("#runs tbody tr").count() == 10 and ink_of(page, "#confusion-0") > 10_000

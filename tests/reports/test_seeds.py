@@ -29,7 +29,3 @@ def test_a_mean_curve_is_over_the_seeds_that_have_the_round() -> None:
     assert found["round"] == [1, 2, 3]
     assert found["metrics"]["accuracy"]["kind"] == pytest.approx([0.3, 0.5, 0.9])
     assert found["losses"]["loss"] == pytest.approx([0.3, 0.5, 0.9])
-
-
-def test_a_single_run_keeps_its_interval() -> None:
-    assert pooled([run(0.5, [1], [0.5])])["metrics"]["accuracy"]["kind"]["low"] == 0.1

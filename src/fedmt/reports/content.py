@@ -69,8 +69,10 @@ def content(
         "answer": said,
         "words": [*sentences, *_untested(shown)],
         "runs": shown,
+        # A single run is its own mean: the page takes it from there, and is smaller.
         "configurations": [
-            {**group, **pooled([shown[i] for i in group["places"]])} for group in said["configurations"]
+            {**group, **(pooled([shown[i] for i in group["places"]]) if len(group["places"]) > 1 else {})}
+            for group in said["configurations"]
         ],
         "word": word(runs),
         "metrics": metrics,

@@ -10,14 +10,12 @@ from fedmt.reports.results import short
 
 
 def pooled(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Runs as `content` shows them, of one configuration. A single one keeps its intervals.
+    """Several runs as `content` shows them, of one configuration.
 
     metrics, mean_matrix: `{metric: {space: {"value", "spread", "least", "most", "seeds"}}}`: the mean, the
     standard deviation between seeds, the lowest and the highest seed. curves: means over the seeds that have
     the round.
     """
-    if len(runs) == 1:
-        return {key: runs[0][key] for key in ("metrics", "mean_matrix", "curves")}
     means = {kind: _metrics([run[kind] for run in runs]) for kind in ("metrics", "mean_matrix")}
     return {**means, "curves": _curves([run["curves"] for run in runs])}
 

@@ -19,7 +19,7 @@ function drawCenters(run) {
     ...(run.centers.some((c) => c.prior_error != null) ? [{ name: "error of class shares", cell: (c) => digits(c.prior_error), key: (c) => c.prior_error }] : []),
     ...(run.centers.some((c) => c.errors) ? [{ name: "M-hat error", cell: (c) => (c.errors ? digits(c.errors[1].at(-1)) : "–"), key: (c) => (c.errors ? c.errors[1].at(-1) : null) }] : []),
   ];
-  const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + " rounds: " + why));
+  const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + (n === 1 ? " round: " : " rounds: ") + why));
   return el("div", {}, table("members", "Centers: size, label space, where M came from, rounds missed and why", columns, run.centers),
     reasons.length ? el("details", {}, el("summary", {}, "Why centers abstained or were left out"), el("ul", {}, reasons.map((r) => el("li", {}, r)))) : null);
 }

@@ -1,6 +1,7 @@
 // Puts it together; where the page is served live, asks for newer data.
 function drawAll() {
-  const runs = page.data.runs;
+  const { runs, configurations } = page.data;
+  for (const c of configurations) if (c.places.length === 1) { const { metrics, mean_matrix, curves } = runs[c.places[0]]; Object.assign(c, { metrics, mean_matrix, curves }); }
   tip("");
   page.forests = [];
   byId("words").replaceChildren(...words());

@@ -61,7 +61,7 @@ function drawPlaces(host) {
   });
   // A run of an earlier version knows the values of its test sets, but no intervals.
   const old = runs.filter((run) => !run.places.length && Object.keys(run.each_test).length);
-  if (parts.length || old.length) host.append(el("h3", {}, parts.some((p) => p.name.startsWith("site")) ? "By site and test set" : "Test sets one by one"));
+  if (parts.length || old.length) { const sites = parts.some((p) => p.name.startsWith("site")), tests = old.length || parts.some((p) => p.name.startsWith("test")); host.append(el("h3", {}, sites && tests ? "By site and test set" : sites ? "By site" : "By test set")); }
   host.append(...panels("places", "Shown", parts));
   old.forEach((run, i) => {
     const rows = Object.entries(run.each_test), known = page.data.metrics.filter((x) => rows.some(([, v]) => v[x.name] != null)), title = "Test sets one by one, " + run.label;
