@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmt.aggregation import Weights
-from fedmt.backbones.dropout import reseed
+from fedmt.backbones.dropout import reseed, with_own_masks
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
@@ -62,6 +62,7 @@ class Trainer:
         input: Input,
         precision: Precision = "auto",
     ) -> None:
+        with_own_masks(model)
         self.model = model.to(device)
         self.input = input
         self.model.to(memory_format=input.memory_format)  # type: ignore[call-overload]

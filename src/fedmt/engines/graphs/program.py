@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedmt.backbones.dropout import drawing_layers
+from fedmt.core.errors import cut
 from fedmt.engines.eager.sgd import sgd_step
 from fedmt.engines.eager.trainer import Trained
 from fedmt.engines.site import Job
@@ -155,7 +157,7 @@ class Program:
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize(device)
         if not torch.equal(random, torch.cuda.get_rng_state(device)):
-            raise Uncapturable("it draws random numbers of its own (dropout)")
+            raise draws(self.worker.model)
         graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
         # An older engine's graphs, were they collected as garbage just now, would end the capture.
         collecting = gc.isenabled()
@@ -218,6 +220,13 @@ def signature(job: Job) -> Hashable:
     terms = (job.terms.proximal, corrects(job), job.terms.measure)
     parts = (shapes(work.steps, 1), shapes(samples, 1), shapes(tables), shapes(work.trainable))
     return (work.views, work.loss, job.head, terms, *map(tuple, parts))
+
+
+def draws(model: nn.Module) -> Uncapturable:
+    """A step drew numbers from torch's generator, which no replay repeats: where that may be."""
+    layers = list(drawing_layers(model))
+    where = f"in {cut(layers, 3)}" if layers else "in a function such as torch.nn.functional.dropout"
+    return Uncapturable(f"it draws random numbers of its own {where}; layers of nn.Dropout are fine")
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.engines.eager.trainer import Trained, Trainer
 from fedmt.engines.graphs.flat import FlatModel
-from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, signature
+from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, draws, signature
 from fedmt.engines.site import Job
 
 PROGRAMS = 16
@@ -186,7 +186,7 @@ class Worker:
         random = torch.random.get_rng_state()
         self._chunk(self._fill(program, first_steps(job, 1), base))
         if not torch.equal(random, torch.random.get_rng_state()):
-            raise Uncapturable("it draws random numbers of its own (dropout)")
+            raise draws(self.model)
 
     def _capture(self, program: Program, job: Job, base: Base, checks: Sequence[Check]) -> None:
         """Captures, then replays a job's first steps and compares them with the step-by-step engine's."""
