@@ -29,7 +29,14 @@ on_both = pytest.mark.parametrize(
     [HERE, pytest.param(GPU, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],
     ids=str,
 )
-QUICK = Training(batch_size=8, reference_batch_size=8, warmup_epochs=1, learning_rate=0.01)
+QUICK = Training(
+    local_epochs=1,
+    batch_size=8,
+    reference_epochs=1,
+    reference_batch_size=8,
+    warmup_epochs=1,
+    learning_rate=0.01,
+)
 
 
 class Drops(SmallCNN):
@@ -71,12 +78,16 @@ def federation(shape: tuple[int, ...], samples: int = 16) -> Federation:
     input: Any = Vectors(shape) if len(shape) == 1 else Images(shape)
     reference = Center("reference", values, fine, labels, input=input)
     center = Center("center", values.flip(0), coarse, labels.flip(0) // 2, m, input=input)
-    return Federation(fine, reference, (center,), (Center("test", values[:6], fine, labels[:6], input=input),))
+    return Federation(
+        fine, reference, (center,), (Center("test", values[:6], fine, labels[:6], input=input),)
+    )
 
 
 def engine_of(own: Federation, network: nn.Module, device: torch.device, graphs: bool = True) -> LocalEngine:
     model = Classifier(network, *own.input.statistics(own.reference.values))
-    return LocalEngine(own, FedMT(QUICK, own.input.views(), xi=0.1), model, 0, device, "float32", graphs=graphs)
+    return LocalEngine(
+        own, FedMT(QUICK, own.input.views(), xi=0.1), model, 0, device, "float32", graphs=graphs
+    )
 
 
 def job_of(engine: LocalEngine, count: int) -> Job:
@@ -85,22 +96,28 @@ def job_of(engine: LocalEngine, count: int) -> Job:
     return first_steps(job, count)
 
 
-def assert_engines_agree(engine: LocalEngine) -> None:
-    """Two steps by each engine move the weights to the same place."""
-    job = job_of(engine, 2)
-    plain = engine.site.run(job)
-    weights = {k: v.clone() for k, v in plain.weights.items()}
+def assert_engines_agree(engine: LocalEngine, steps: int = 1) -> None:
+    """Both engines' first steps move the weights to the same place.
+
+    One step agrees to the last digits. In a second one, rounding errors of these deep networks have grown a
+    thousandfold, and still a wrong mask would stand out.
+    """
     assert engine._fleet is not None
-    ((_, fast),) = engine._fleet.train([job])
-    assert not engine._fleet.eager
-    assert fast.losses["loss"] == pytest.approx(plain.losses["loss"], rel=2e-3)
-    assert list(fast.weights) == list(weights)
-    names = [k for k in weights if k in engine._parameters]
-    expected, found = (
-        torch.cat([(w[k] - job.received[k]).flatten() for k in names]) for w in (weights, fast.weights)
-    )
-    assert 0 < expected.norm() < 100
-    assert (found - expected).norm() < (1e-3 if engine.device == HERE else 5e-2) * expected.norm()
+    for count in range(1, steps + 1):
+        job = job_of(engine, count)
+        plain = engine.site.run(job)
+        weights = {k: v.clone() for k, v in plain.weights.items()}
+        ((_, fast),) = engine._fleet.train([job])
+        assert not engine._fleet.eager
+        assert fast.losses["loss"] == pytest.approx(plain.losses["loss"], rel=2e-3)
+        assert list(fast.weights) == list(weights)
+        names = [k for k in weights if k in engine._parameters]
+        expected, found = (
+            torch.cat([(w[k] - job.received[k]).flatten() for k in names]) for w in (weights, fast.weights)
+        )
+        tolerance = (1e-4 if engine.device == HERE else 2e-2) if count == 1 else 0.2
+        assert 0 < expected.norm() < 1
+        assert (found - expected).norm() < tolerance * expected.norm(), count
 
 
 @on_both
@@ -114,7 +131,7 @@ def test_the_engines_agree(name: str, shape: tuple[int, ...], device: torch.devi
     engine = engine_of(own, build(name, 3, own.input), device)
     drops = any(isinstance(layer, Dropout) for layer in engine.model.modules())
     assert drops == (name in ("mobilenet_v2", "mlp"))
-    assert_engines_agree(engine)
+    assert_engines_agree(engine, steps=2 if drops else 1)
 
 
 @on_both
@@ -165,3 +182,26 @@ def test_what_draws_by_itself_is_named(network: Any, said: str) -> None:
     assert engine._fleet is not None
     with pytest.warns(UserWarning, match=said):
         list(engine._fleet.train([job_of(engine, 1)]))
+
+
+@on_both
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet10t", {"drop_rate": 0.0, "drop_path_rate": 0.2}),
+        ("mobilenetv3_small_050", {"drop_rate": 0.0}),
+        ("convnext_atto", {"drop_rate": 0.2, "drop_path_rate": 0.2}),
+        ("vit_tiny_patch16_224", {"img_size": 32, "proj_drop_rate": 0.1, "drop_path_rate": 0.2}),
+    ],
+)
+def test_networks_of_timm(name: str, options: dict[str, Any], device: torch.device) -> None:
+    try:
+        import timm
+    except Exception as error:  # next to a torch that its torchvision was not made for
+        pytest.skip(f"timm cannot be imported: {error}")
+    torch.manual_seed(0)
+    network = timm.create_model(name, pretrained=False, num_classes=3, **options)
+    engine = engine_of(federation((3, 32, 32)), network, device)
+    drops = any(isinstance(layer, Dropout) for layer in engine.model.modules())
+    assert drops == any(value for key, value in options.items() if "drop" in key)
+    assert_engines_agree(engine, steps=2 if drops else 1)
