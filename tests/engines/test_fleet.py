@@ -410,7 +410,7 @@ class Trembles(SmallCNN):
 
 def capture_here(engine, job, monkeypatch):
     """What a worker does with a new shape of work on CUDA, with a capture that replays faithfully."""
-    monkeypatch.setattr(Program, "capture", lambda program: None)
+    monkeypatch.setattr(Program, "capture", lambda program, like=None: None)
     fleet = engine._fleet
     worker = fleet._available()[0]
     worker._capture(Program(worker, job), job, fleet._base_of(worker, job), fleet._check(job))

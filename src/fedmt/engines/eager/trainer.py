@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,16 @@ class Trained:
     weights: Weights
 
 
+class Passes(Protocol):
+    """Another way to run a model's batches without gradients (`graphs.passes`)."""
+
+    def __call__(self, name: Hashable, function: Callable[[Tensor], Tensor], batch: Tensor, /) -> Tensor: ...
+
+    def padded(self, batch: Tensor, size: int, /) -> Tensor: ...
+
+    def evenly(self, samples: Tensor, size: int, /) -> Sequence[Tensor]: ...
+
+
 class Trainer:
     """precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' also switches
     off TF32 convolutions, in the whole process."""
@@ -73,6 +83,8 @@ class Trainer:
         self._heads = heads[1] if heads is not None else None
         if precision == "float32" and device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False
+        self.passes: Passes | None = None
+        """Runs batches without gradients, where the fast engine does it its own way."""
         self.half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
     # -- weights ----------------------------------------------------------------------------------
@@ -197,20 +209,26 @@ class Trainer:
         """The loaded model's probabilities [N, K] on un-augmented samples, by one of its heads."""
         self.model.eval()
         self._answer_by(head)
-        return torch.cat([self._forward(batch).softmax(1) for batch in self._plain_batches(samples)])
+        return self._each(("probabilities", head), lambda batch: self._plain(batch).softmax(1), samples)
 
     @torch.no_grad()
     def predict_by(self, samples: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
         """Probabilities by each of several heads (`weight`, `bias`) on top of the loaded network, which
         is run once for all of them."""
         assert self._heads is not None
-        features: list[Tensor] = []
-        hook = self._heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float()))
+        self.model.eval()
+        self._answer_by(0)
+        seen: list[Tensor] = []
+
+        def features(batch: Tensor) -> Tensor:
+            self._plain(batch)
+            return seen.pop()
+
+        hook = self._heads.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
         try:
-            self.predict(samples)
+            every = self._each("features", features, samples)
         finally:
             hook.remove()
-        every = torch.cat(features)
         return [
             F.linear(every, *(h[k].to(every) for k in ("weight", "bias") if k in h)).softmax(1) for h in heads
         ]
@@ -221,15 +239,45 @@ class Trainer:
         """Of the loaded model's layers over un-augmented samples, `STATISTICS_SAMPLES` of them at most."""
         every = max(1, math.ceil(len(samples) / STATISTICS_SAMPLES))
         spread = samples[::every]  # data may lie sorted by class
-        return static_bn.measure(self.model, self._plain_batches(spread), self._forward)
+        passes = self.passes
+        if passes is None:
+            return static_bn.measure(self.model, self._batches(spread), self._plain)
+        return static_bn.measure(
+            self.model,
+            passes.evenly(spread, self._batch_size),
+            self._plain,
+            lambda function, batch: passes("statistics", function, batch.to(self.device)),
+        )
 
     def set_statistics(self, statistics: static_bn.Statistics) -> None:
         self.model.load_state_dict(statistics, strict=False)
 
-    def _plain_batches(self, samples: Tensor) -> Iterator[Tensor]:
-        """Un-augmented samples as a network sees them, in batches of about half a million places of them
-        (more on a GPU)."""
-        size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
-        # Batches of about equal size, since a small last one would have statistics unlike the others.
-        for batch in samples.tensor_split(math.ceil(len(samples) / size)):
-            yield self.input.plain(batch.to(self.device))
+    # -- batches ----------------------------------------------------------------------------------
+
+    def _each(self, name: Hashable, function: Callable[[Tensor], Tensor], samples: Tensor) -> Tensor:
+        """What a function gives for stored samples, a batch at a time. name: of what it computes."""
+        passes = self.passes
+        if passes is None:
+            return torch.cat([function(batch) for batch in self._batches(samples)])
+        size = self._batch_size
+        return torch.cat(
+            [
+                passes(name, function, passes.padded(batch.to(self.device), size))[: len(batch)]
+                for batch in samples.split(size)
+            ]
+        )
+
+    def _plain(self, batch: Tensor) -> Tensor:
+        """The network's logits of un-augmented samples, as they are stored."""
+        return self._forward(self.input.plain(batch))
+
+    @property
+    def _batch_size(self) -> int:
+        """Batches have about half a million places of a sample, more on a GPU."""
+        return max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
+
+    def _batches(self, samples: Tensor) -> Iterator[Tensor]:
+        """Stored samples, in batches of about equal size, since a small last one would have statistics unlike
+        the others."""
+        for batch in samples.tensor_split(math.ceil(len(samples) / self._batch_size)):
+            yield batch.to(self.device)

@@ -59,8 +59,14 @@ class Worker:
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def begin(self, job: Job, base: Base, check: Callable[[], Sequence[Check]] | None = None) -> UnderWay:
-        """Begins a job. check: returns what a new capture is compared with."""
+    def begin(
+        self,
+        job: Job,
+        base: Base,
+        check: Callable[[], Sequence[Check]] | None = None,
+        others: Sequence[Worker] = (),
+    ) -> UnderWay:
+        """Begins a job. check: returns what a new capture is compared with. others: which may have one."""
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None:
@@ -68,7 +74,9 @@ class Worker:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
             if self.stream is not None:
-                self._capture(program, job, base, check() if check is not None else ())
+                like = next((w._programs[key] for w in others if key in w._programs), None)
+                checks = check() if check is not None else ()
+                self._capture(program, job, base, checks[:1] if like is not None else checks, like)
             else:
                 self._try(program, job, base)
         self._programs[key] = program  # the last used is the last to be forgotten
@@ -188,14 +196,19 @@ class Worker:
         if not torch.equal(random, torch.random.get_rng_state()):
             raise draws(self.model)
 
-    def _capture(self, program: Program, job: Job, base: Base, checks: Sequence[Check]) -> None:
-        """Captures, then replays a job's first steps and compares them with the step-by-step engine's."""
+    def _capture(
+        self, program: Program, job: Job, base: Base, checks: Sequence[Check], like: Program | None = None
+    ) -> None:
+        """Captures, then replays a job's first steps and compares them with the step-by-step engine's.
+
+        like: another worker's program of the same work.
+        """
         now = self._fill(program, job, base)
         with self._on_stream():
             for key, slot in program.steps.items():
                 count = min(program.chunk, len(job.work))
                 slot[:count].copy_(now.steps[key][:count])
-            program.capture()
+            program.capture(like)
         for check in checks:
             now = self._fill(program, check.job, base)
             with self._on_stream():
