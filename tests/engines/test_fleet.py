@@ -227,6 +227,34 @@ def test_no_more_models_than_jobs(make_federation, make_model, way, workers, dev
 
 
 @on_both
+def test_workers_without_memory_leave_their_work_to_others(make_federation, make_model, monkeypatch, device):
+    """The third worker's capture runs out of memory: two train all centers, and none step by step."""
+    begin, refused = Worker.begin, []
+
+    def short(self, *arguments):
+        if self in refused or (len(fast._fleet._workers) > 2 and self is fast._fleet._workers[2]):
+            refused.append(self)
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return begin(self, *arguments)
+
+    whole = make_federation(departments=3, layers=2, half=True)
+    slow = make_engine(whole, make_model, "T", device, graphs=False)
+    fast = make_engine(whole, make_model, "T", device)
+    monkeypatch.setattr(Worker, "begin", short)
+    one, _ = rounds(slow, 1)
+    two, records = rounds(fast, 1)
+    assert len(refused) == 3 and len(fast._fleet._workers) == 2 and not fast._fleet.eager
+    assert all("losses" in r for r in records[1]["centers"].values())
+    close(one, two, device)
+
+
+def test_large_steps_take_fewer_workers(make_federation, make_model, monkeypatch):
+    for filled, workers in ((1 << 30, 3), (3 * 2 * 10 * 28 * 28, 3), (2 * 10 * 28 * 28, 2), (1, 2)):
+        monkeypatch.setattr(fleet_module, "FILLED", filled)
+        assert make_engine(make_federation(), make_model, "T")._fleet._size == workers
+
+
+@on_both
 def test_a_small_center_after_a_large_one(make_federation, make_model, monkeypatch, device):
     """What the large one's steps left in the slots must not be looked for behind the small one's images."""
     monkeypatch.setattr(fleet_module, "WORKERS", 1)

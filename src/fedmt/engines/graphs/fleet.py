@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center
+from fedmt.engines.clock import logged
 from fedmt.engines.eager.trainer import Trained, Trainer
 from fedmt.engines.graphs.program import Uncapturable, UnderWay, signature
 from fedmt.engines.graphs.worker import Base, Check, Worker, first_steps
@@ -119,8 +120,9 @@ class Fleet:
         """The workers, made when they are first needed; none once steps cannot be captured."""
         if not self._workers and not self.eager:
             try:
-                for _ in range(self._size):
-                    self._workers.append(Worker(self._trainer, self._values, self._capacity))
+                with logged(f"made {self._size} workers"):
+                    for _ in range(self._size):
+                        self._workers.append(Worker(self._trainer, self._values, self._capacity))
             except Exception as error:  # a user's model may refuse to be copied
                 self._workers = []
                 self._give_up(f"{type(error).__name__}: {error}")
@@ -147,11 +149,12 @@ class Fleet:
         key = signature(job)
         if key not in self._checks:
             checks, received = [], job.received
-            for position in range(min(CHECKED_STEPS, len(job.work))):
-                step = replace(first_steps(job, 1, position), received=received)
-                done = self._run(step)
-                received = {k: v.clone() for k, v in done.weights.items()}
-                checks.append(Check(step, done.losses, received))
+            with logged("took the first steps of new work step by step, to compare with"):
+                for position in range(min(CHECKED_STEPS, len(job.work))):
+                    step = replace(first_steps(job, 1, position), received=received)
+                    done = self._run(step)
+                    received = {k: v.clone() for k, v in done.weights.items()}
+                    checks.append(Check(step, done.losses, received))
             self._checks[key] = checks
         return self._checks[key]
 

@@ -25,7 +25,7 @@ SIZES = 32
 """Captured at most; further ones are run kernel by kernel."""
 
 SMALLEST = 16
-"""Number of samples that the smallest batch is filled up to."""
+"""Number of samples that a batch is filled up to at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,11 @@ class Passes:
 
     @staticmethod
     def padded(batch: Tensor, size: int) -> Tensor:
-        """A batch [n, ...] filled up with copies of its first sample to a power of two, at most to `size`."""
-        length = min(size, max(SMALLEST, 1 << (len(batch) - 1).bit_length()))
+        """A batch [n, ...] filled up with copies of its first sample.
+
+        To a power of two, from an eighth of `size` on and at most to `size`: four lengths in all.
+        """
+        length = min(size, max(SMALLEST, size // 8, 1 << (len(batch) - 1).bit_length()))
         if len(batch) >= length:
             return batch
         return torch.cat([batch, batch[:1].expand(length - len(batch), *batch.shape[1:])])
