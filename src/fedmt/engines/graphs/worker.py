@@ -203,18 +203,32 @@ class Worker:
 
         like: another worker's program of the same work.
         """
-        now = self._fill(program, job, base)
+        self._prepare(program, job, base)
         with self._on_stream():
-            for key, slot in program.steps.items():
-                count = min(program.chunk, len(job.work))
-                slot[:count].copy_(now.steps[key][:count])
-            program.capture(like)
+            try:
+                program.capture(like)
+            except Uncapturable:
+                if like is None:
+                    raise
+                # It worked elsewhere: perhaps something is made on first use by each worker.
+                self._prepare(program, job, base)
+                program.capture()
         for check in checks:
             now = self._fill(program, check.job, base)
             with self._on_stream():
                 self._chunk(now)
                 self._snapshot(now)
             check.compare(now.result(), self.flat.names)
+
+    def _prepare(self, program: Program, job: Job, base: Base) -> None:
+        """Fills the slots with the job's first steps."""
+        now = self._fill(program, job, base)
+        with self._on_stream():
+            count = min(program.chunk, len(job.work))
+            for key, slot in program.steps.items():
+                slot[:count].copy_(now.steps[key][:count])
+        if self.stream is not None:
+            self.stream.synchronize()  # what is copied must not be freed before
 
 
 @dataclass(frozen=True, eq=False)
