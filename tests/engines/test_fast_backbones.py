@@ -5,7 +5,11 @@ On a CPU the steps are called, on CUDA they are captured and replayed.
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,3 +209,20 @@ def test_networks_of_timm(name: str, options: dict[str, Any], device: torch.devi
     drops = any(isinstance(layer, Dropout) for layer in engine.model.modules())
     assert drops == any(value for key, value in options.items() if "drop" in key)
     assert_engines_agree(engine, steps=2 if drops else 1)
+
+
+def test_the_benchmark_measures() -> None:
+    """benchmarks/backbones.py at its tiny size."""
+    file = Path(__file__).parents[2] / "benchmarks" / "backbones.py"
+    spec = importlib.util.spec_from_file_location("backbones_benchmark", file)
+    assert spec is not None and spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = benchmark  # where its dataclass looks for itself
+    spec.loader.exec_module(benchmark)
+    options = argparse.Namespace(tiny=True, rounds=1, workers=None, search=False, no_step=False)
+    found = benchmark.measure("mlp", options)
+    # 2 centers of 16 samples in steps of 8, four epochs of the reference center's 20 in steps of 10.
+    assert found["views_per_step"] == 16 and found["views"] == 2 * 2 * 16 + 4 * 2 * 20
+    assert found["workers"] == 2 and not found["fell_back"]
+    assert all(found[key] > 0 for key in ("rate", "step_rate", "of ceiling", "of same", "round", "startup"))
+    assert "of the ceiling" in benchmark.line("mlp", found)
