@@ -6,10 +6,12 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
-Pool = tuple[int, int]
+Pool = Any
+"""What `torch.cuda.graph_pool_handle` gives: torch has no public type for it."""
 
 
 def captured(function: Callable[[], object], stream: torch.cuda.Stream, pool: Pool) -> torch.cuda.CUDAGraph:
