@@ -23,7 +23,9 @@ from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.engines.graphs import fleet as fleet_module
+from fedmt.engines.graphs import program as program_module
 from fedmt.engines.graphs import triton_sgd
+from fedmt.engines.graphs import worker as worker_module
 from fedmt.engines.graphs.flat import FlatModel, update
 from fedmt.engines.graphs.program import Program, Uncapturable
 from fedmt.engines.graphs.worker import Check, Worker, first_steps
@@ -245,6 +247,28 @@ def test_workers_without_memory_leave_their_work_to_others(make_federation, make
     two, records = rounds(fast, 1)
     assert len(refused) == 3 and len(fast._fleet._workers) == 2 and not fast._fleet.eager
     assert all("losses" in r for r in records[1]["centers"].values())
+    close(one, two, device)
+
+
+@on_both
+def test_workers_take_turns(make_federation, make_model, monkeypatch, device):
+    """Chunks of 3 steps, 2 launched at a time: of 4 steps, the first two, the third, the fourth."""
+    monkeypatch.setattr(program_module, "CHUNK_STEPS", 3)
+    monkeypatch.setattr(worker_module, "AT_A_TIME", 2)
+    order = []
+    step = Program.run_step
+    monkeypatch.setattr(
+        Program, "run_step", lambda self: order.append(fast._fleet._workers.index(self.worker)) or step(self)
+    )
+    whole = make_federation(half=True)
+    slow = make_engine(whole, make_model, "T", device, graphs=False)
+    fast = make_engine(whole, make_model, "T", device)
+    one, _ = rounds(slow, 1)
+    state, _ = fast.start()
+    order.clear()
+    two, _ = fast.round(state)
+    if device == HERE:  # the first of each is a trial
+        assert order[:24] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2, 0, 1, 2, 0, 0]
     close(one, two, device)
 
 

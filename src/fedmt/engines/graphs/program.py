@@ -38,12 +38,16 @@ class Uncapturable(Exception):
 
 @dataclass(eq=False)
 class UnderWay:
-    """A job that a worker has begun. What its steps read is held until they are done."""
+    """A job that a worker has begun. What its steps read is held until they are done.
+
+    done: steps that were launched. seen: further ones whose views are made.
+    """
 
     job: Job
     program: Program
     steps: Mapping[str, Tensor]
     done: int = 0
+    seen: int = 0
     held: list[object] = field(default_factory=list)
     found: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)

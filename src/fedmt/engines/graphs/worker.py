@@ -26,6 +26,11 @@ PROGRAMS = 16
 """Number of shapes of work that a worker remembers. They share the memory of their steps, not their slots."""
 
 
+AT_A_TIME = 8
+"""Number of steps that are launched before it is the next worker's turn. A launch takes the host some time:
+after a whole chunk of each worker's steps, the last worker would begin late."""
+
+
 class Worker:
     """samples: all centers' [N, ...] as one tensor. capacity: of the largest center, in samples."""
 
@@ -84,7 +89,7 @@ class Worker:
         return self._now
 
     def launch(self) -> None:
-        """Launches the next chunk of steps and, after the last of them, the copies of the results."""
+        """Launches the next steps and, after the last of them, the copies of the results."""
         now = self._now
         if now is None:
             return
@@ -99,15 +104,19 @@ class Worker:
         self._now = None
 
     def _chunk(self, now: UnderWay) -> None:
+        """The next steps of a chunk, and before its first one the views of all."""
         program = now.program
-        count = min(program.chunk, len(now.job.work) - now.done)
-        for key, slot in program.steps.items():
-            slot[:count].copy_(now.steps[key][now.done : now.done + count])
-        # Views are made of the whole chunk, and a larger center's samples may be left in its end.
-        program.steps["index"][count:].zero_()
-        program.run_views()
+        if now.seen == 0:
+            count = now.seen = min(program.chunk, len(now.job.work) - now.done)
+            for key, slot in program.steps.items():
+                slot[:count].copy_(now.steps[key][now.done : now.done + count])
+            # Views are made of the whole chunk, and a larger center's samples may be left in its end.
+            program.steps["index"][count:].zero_()
+            program.run_views()
+        count = min(now.seen, AT_A_TIME)
         for _ in range(count):
             program.run_step()
+        now.seen -= count
         now.done += count
 
     def _fill(self, program: Program, job: Job, base: Base) -> UnderWay:
