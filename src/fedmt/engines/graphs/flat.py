@@ -23,7 +23,7 @@ _CAST_WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, Heads)
 """Layers all of whose parameters autocast casts before anything else happens to them."""
 
 ALIGNED = 16
-"""Twins begin at multiples of so many numbers, 32 bytes: for others cuDNN and cuBLAS have slow kernels only."""
+"""Twins begin at multiples of this many numbers, 32 bytes. Elsewhere cuDNN and cuBLAS have slow kernels."""
 
 Place = tuple[torch.Size, tuple[int, ...], int]
 
