@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedmt.backbones.heads import add_heads
 from fedmt.engines.eager import trainer as trainer_module
+from fedmt.engines.eager.batches import padded, split_evenly
 from fedmt.engines.eager.trainer import Trainer
 from fedmt.engines.graphs.passes import Passes
 from fedmt.methods import Training
@@ -28,7 +29,7 @@ on_both = pytest.mark.parametrize(
 )
 def test_batches_are_filled_up(count: int, size: int, expected: int) -> None:
     batch = torch.arange(count)[:, None]
-    filled = Passes(HERE).padded(batch, size)
+    filled = padded(batch, size)
     assert len(filled) == expected and torch.equal(filled[:count], batch)
 
 
@@ -36,7 +37,7 @@ def test_centers_of_many_sizes_have_batches_of_few() -> None:
     """At least seven eighths of the samples, from the whole range, in equal batches."""
     sizes = set()
     for count in range(1, 1001):
-        batches = Passes(HERE).evenly(torch.arange(count), 256)
+        batches = split_evenly(torch.arange(count), 256)
         (length,) = {len(b) for b in batches}
         every = torch.cat(batches)
         assert length <= 256 and 7 / 8 * count < len(every) <= count

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from fedmt.backbones.dropout import reseed, with_own_masks
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
+from fedmt.engines.eager import batches
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
@@ -24,6 +25,10 @@ from fedmt.methods.training import Training
 from fedmt.methods.work import LocalWork, Tensors
 
 Precision = Literal["auto", "float32", "bfloat16"]
+
+Pass = Callable[[Tensor], Tensor]
+Passes = Callable[[Hashable, Pass, Tensor], Tensor]
+"""(a name of what is computed, a function of a batch, the batch) to what the function gives."""
 
 STATISTICS_SAMPLES = 1000
 """Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: in
@@ -48,16 +53,6 @@ class Trained:
     trainable: Tensors
     mean_gradient: Weights
     weights: Weights
-
-
-class Passes(Protocol):
-    """Another way to run a model's batches without gradients (`graphs.passes`)."""
-
-    def __call__(self, name: Hashable, function: Callable[[Tensor], Tensor], batch: Tensor, /) -> Tensor: ...
-
-    def padded(self, batch: Tensor, size: int, /) -> Tensor: ...
-
-    def evenly(self, samples: Tensor, size: int, /) -> Sequence[Tensor]: ...
 
 
 class Trainer:
@@ -239,45 +234,37 @@ class Trainer:
         """Of the loaded model's layers over un-augmented samples, `STATISTICS_SAMPLES` of them at most."""
         every = max(1, math.ceil(len(samples) / STATISTICS_SAMPLES))
         spread = samples[::every]  # data may lie sorted by class
-        passes = self.passes
-        if passes is None:
-            return static_bn.measure(self.model, self._batches(spread), self._plain)
+        split = batches.split_evenly if self.device.type == "cuda" else batches.split
         return static_bn.measure(
             self.model,
-            passes.evenly(spread, self._batch_size),
+            (batch.to(self.device) for batch in split(spread, self._batch_size)),
             self._plain,
-            lambda function, batch: passes("statistics", function, batch.to(self.device)),
+            lambda function, batch: self._pass("statistics", function, batch),
         )
 
     def set_statistics(self, statistics: static_bn.Statistics) -> None:
         self.model.load_state_dict(statistics, strict=False)
 
-    # -- batches ----------------------------------------------------------------------------------
+    # -- passes without gradients -----------------------------------------------------------------
 
-    def _each(self, name: Hashable, function: Callable[[Tensor], Tensor], samples: Tensor) -> Tensor:
+    @property
+    def _batch_size(self) -> int:
+        return batches.batch_size(self.input, self.device)
+
+    def _each(self, name: Hashable, function: Pass, samples: Tensor) -> Tensor:
         """What a function gives for stored samples, a batch at a time. name: of what it computes."""
-        passes = self.passes
-        if passes is None:
-            return torch.cat([function(batch) for batch in self._batches(samples)])
         size = self._batch_size
-        return torch.cat(
-            [
-                passes(name, function, passes.padded(batch.to(self.device), size))[: len(batch)]
-                for batch in samples.split(size)
-            ]
-        )
+        if self.passes is None:
+            return torch.cat([function(part.to(self.device)) for part in batches.split(samples, size)])
+        found = []
+        for part in samples.split(size):
+            filled = batches.padded(part.to(self.device), size)
+            found.append(self.passes(name, function, filled)[: len(part)])
+        return torch.cat(found)
+
+    def _pass(self, name: Hashable, function: Pass, batch: Tensor) -> Tensor:
+        return function(batch) if self.passes is None else self.passes(name, function, batch)
 
     def _plain(self, batch: Tensor) -> Tensor:
         """The network's logits of un-augmented samples, as they are stored."""
         return self._forward(self.input.plain(batch))
-
-    @property
-    def _batch_size(self) -> int:
-        """Batches have about half a million places of a sample, more on a GPU."""
-        return max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
-
-    def _batches(self, samples: Tensor) -> Iterator[Tensor]:
-        """Stored samples, in batches of about equal size, since a small last one would have statistics unlike
-        the others."""
-        for batch in samples.tensor_split(math.ceil(len(samples) / self._batch_size)):
-            yield batch.to(self.device)

@@ -2,7 +2,7 @@
 
 A GPU is done with such a pass sooner than the host can launch its hundreds of kernels one by one. Each new
 shape also costs a first use of its kernels, which for a deep network is a second or more. So batches come in
-few sizes, and from its second batch on a size is a captured graph.
+few sizes (`eager.batches`), and from its second batch on a size is a captured graph.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ Pass = Callable[[Tensor], Tensor]
 SIZES = 32
 """Captured at most; further ones are run kernel by kernel."""
 
-SMALLEST = 16
-"""Number of samples that a batch is filled up to at least."""
-
 
 @dataclass(frozen=True, eq=False)
 class _Captured:
@@ -36,7 +33,7 @@ class _Captured:
 
 
 class Passes:
-    """One model's. On a CPU nothing is captured, and the sizes are the same."""
+    """One model's. On a CPU nothing is captured."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -59,31 +56,6 @@ class Passes:
         found.batch.copy_(batch)
         found.graph.replay()
         return found.out.clone()
-
-    @staticmethod
-    def padded(batch: Tensor, size: int) -> Tensor:
-        """A batch [n, ...] filled up with copies of its first sample.
-
-        To a power of two, from an eighth of `size` on and at most to `size`: four lengths in all.
-        """
-        length = min(size, max(SMALLEST, size // 8, 1 << (len(batch) - 1).bit_length()))
-        if len(batch) >= length:
-            return batch
-        return torch.cat([batch, batch[:1].expand(length - len(batch), *batch.shape[1:])])
-
-    @staticmethod
-    def evenly(samples: Tensor, size: int) -> tuple[Tensor, ...]:
-        """Samples [n, ...] in batches of one size, at most `size`.
-
-        Up to one eighth of them, evenly spread, is left out, so that centers of many sizes have batches of
-        few.
-        """
-        kept = len(samples) - len(samples) % (1 << max(0, len(samples).bit_length() - 4))
-        if kept < len(samples):
-            index = torch.arange(kept, device=samples.device) * len(samples) // kept
-            samples = samples[index]
-        parts = 1 << (-(-kept // size) - 1).bit_length()
-        return samples.tensor_split(parts)
 
     def _capture(self, key: Hashable, function: Pass, batch: Tensor) -> Tensor:
         """The pass, and if it can be captured then so are the next ones of this shape."""
