@@ -135,23 +135,18 @@ def views_per_step(running: LocalEngine, job: Job) -> int:
 
 
 class Counted:
-    """Counts the views of a round's steps. at_centers: of one step of a center."""
+    """Counts the views of a round's steps. each: of one step, by phase."""
 
     def __init__(self, running: LocalEngine) -> None:
-        self.views, self.at_centers = 0, 0
+        self.views, self.each = 0, dict[str, int]()
         self._plain, self._running = running._trained, running
         running._trained = self  # type: ignore[method-assign, assignment]
 
     def __call__(self, jobs: Any, phase: str = "train") -> Iterator[Any]:
         for job, done in self._plain(jobs, phase):
-            each = (
-                views_per_step(self._running, job)
-                if not self.at_centers or phase != "train"
-                else self.at_centers
-            )
-            if phase == "train":
-                self.at_centers = each
-            self.views += each * len(job.work)
+            if phase not in self.each:
+                self.each[phase] = views_per_step(self._running, job)
+            self.views += self.each[phase] * len(job.work)
             yield job, done
 
 
@@ -194,7 +189,7 @@ def fast(setting: Setting, device: torch.device, rounds: int, tiny: bool) -> dic
         "round": middle,
         "views": counted.views,
         "rate": counted.views / middle,
-        "views_per_step": counted.at_centers,
+        "views_per_step": counted.each["train"],
         "workers": len(running._fleet._workers),
         "fell_back": running._fleet.eager,
         "phases": {k: statistics.mean(p[k] for p in phases) for k in phases[0]},
@@ -213,12 +208,9 @@ def by_step(setting: Setting, device: torch.device, tiny: bool) -> float:
     counted = Counted(running)
     state, _ = running.start()
     running.round(state)
-    counted.views = 0
-    before = counted.views
     _, record = running.round(state)
-    center = counted.at_centers * -(-setting.few // running.method.training.batch_size)
-    assert counted.views > before
-    return center / record["seconds"]["train"]
+    steps = -(-setting.few // running.method.training.batch_size)
+    return counted.each["train"] * steps / record["seconds"]["train"]
 
 
 def ceiling(setting: Setting, device: torch.device, batch: int, update: bool) -> float:
