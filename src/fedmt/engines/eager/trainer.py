@@ -17,6 +17,7 @@ from fedmt.backbones.dropout import reseed, with_own_masks
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
+from fedmt.engines.compiled import Compiled
 from fedmt.engines.eager import batches
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
 from fedmt.engines.eager.sgd import FlatSGD
@@ -80,6 +81,8 @@ class Trainer:
             torch.backends.cudnn.allow_tf32 = False
         self.passes: Passes | None = None
         """Runs batches without gradients, where the fast engine does it its own way."""
+        self.compiled: Compiled | None = None
+        """What the fast engine trains with in place of the network."""
         self.half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
     # -- weights ----------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ class Trainer:
     def _forward(self, views: Tensor) -> Tensor:
         return self.forward(self.model, views)
 
-    def forward(self, model: nn.Module, views: Tensor) -> Tensor:
+    def forward(self, model: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
         """A model's logits, in the trainer's precision."""
         half = torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
         with half:

@@ -52,6 +52,8 @@ class Worker:
         self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
         self._programs: dict[Hashable, Program] = {}
         self._now: UnderWay | None = None
+        self.compiled = trainer.compiled if self._heads is None else None
+        self._network = self.model if self.compiled is None else self.compiled.of(self.model)
 
     @property
     def idle(self) -> bool:
@@ -60,7 +62,7 @@ class Worker:
     def forward(self, views: Tensor, head: int) -> Tensor:
         if self._heads is not None:
             self._heads.active = head
-        return self.trainer.forward(self.model, views)
+        return self.trainer.forward(self._network, views)
 
     # -- one job ----------------------------------------------------------------------------------
 
@@ -216,8 +218,10 @@ class Worker:
         with self._on_stream():
             try:
                 program.capture(like)
-            except Uncapturable:
-                if like is None:
+            except Uncapturable as reason:
+                if self.compiled is not None and not self.compiled.failed:
+                    self.compiled.give_up(reason)
+                elif like is None:
                     raise
                 # It worked elsewhere: perhaps something is made on first use by each worker.
                 self._prepare(program, job, base)
