@@ -21,9 +21,11 @@ from fedmt.attacks import Attack
 from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
+from fedmt.engines.compiled import compiled
 from fedmt.engines.device import apart, place
 from fedmt.engines.eager.trainer import Precision, Trained, Trainer
 from fedmt.engines.graphs.fleet import assemble
+from fedmt.engines.graphs.passes import Passes
 from fedmt.engines.randomness import absent_centers, random_numbers
 from fedmt.engines.records import averaged
 from fedmt.engines.scoring import scores_of
@@ -50,6 +52,7 @@ class LocalEngine:
         updates that are too large, or point elsewhere.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
+    compile: compile the network, where centers train side by side; None does so in long runs on a GPU.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
     summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
@@ -64,6 +67,7 @@ class LocalEngine:
     precision: Precision = "auto"
     strategy: Strategy = field(default_factory=FedAvgM)
     graphs: bool | None = None
+    compile: bool | None = None
     on_center: Callable[[int, str], None] = lambda round, name: None
     transforms: tuple[Transform, ...] = ()
     guard: Guard = field(default_factory=Clip)
@@ -90,12 +94,14 @@ class LocalEngine:
         here = self.federation.centers if self.method.schedule.centers_train else ()
         reference = self.federation.reference
         self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
+        self.trainer.compiled = compiled(self.model, self.method.training, self.device, self.compile)
         self._clipped = 0
         if self.summing is not None:
             check_terms(self.summing, self.federation, self.method.training.participation)
         self._urgent: torch.cuda.Stream | None = None
         if self._fleet is not None and self.device.type == "cuda":
             self._urgent = torch.cuda.Stream(self.device, priority=-1)
+            self.trainer.passes = Passes(self.device)
 
     # -- rounds -----------------------------------------------------------------------------------
 

@@ -218,6 +218,7 @@ def build_engine(
         attack=build_attack(config),
         transforms=build_transforms(config),
         graphs=config.graphs,
+        compile=config.compile,
     )
 
 

@@ -13,11 +13,13 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from fedmt.data.center import Center
+from fedmt.engines.clock import logged
 from fedmt.engines.eager.trainer import Trained, Trainer
 from fedmt.engines.graphs.program import Uncapturable, UnderWay, signature
 from fedmt.engines.graphs.worker import Base, Check, Worker, first_steps
@@ -25,6 +27,10 @@ from fedmt.engines.site import Job
 
 WORKERS = 10
 """At most. More streams did not make an H200 faster (docs/development/performance-diary.md)."""
+
+FILLED = 1 << 24
+"""Values of the samples of all workers' steps at once, beyond which another worker has nothing left to fill:
+such steps keep the device busy by themselves. Each worker costs a capture, and memory."""
 
 CHECKED_STEPS = 2
 """Number of a job's first steps in which a capture is compared."""
@@ -55,12 +61,15 @@ class Fleet:
         try:
             while True:
                 slow: Job | None = None
-                for worker in self._available():
+                for worker in list(self._available()):
                     if worker.idle and not ended and slow is None:
                         job = next(coming, None)
                         ended = job is None
                         if job is not None:
                             begun = self._begin(worker, job)
+                            if worker not in self._workers:  # there is no memory for it: another's turn
+                                coming = chain([job], coming)
+                                continue
                             if begun is None:
                                 slow = job
                             else:
@@ -111,8 +120,9 @@ class Fleet:
         """The workers, made when they are first needed; none once steps cannot be captured."""
         if not self._workers and not self.eager:
             try:
-                for _ in range(self._size):
-                    self._workers.append(Worker(self._trainer, self._values, self._capacity))
+                with logged(f"made {self._size} workers"):
+                    for _ in range(self._size):
+                        self._workers.append(Worker(self._trainer, self._values, self._capacity))
             except Exception as error:  # a user's model may refuse to be copied
                 self._workers = []
                 self._give_up(f"{type(error).__name__}: {error}")
@@ -123,11 +133,15 @@ class Fleet:
         if self.eager or job.noising is not None:
             return None
         try:
-            return worker.begin(job, self._base_of(worker, job), lambda: self._check(job))
+            return worker.begin(job, self._base_of(worker, job), lambda: self._check(job), self._workers)
         except Uncapturable as reason:
             self._give_up(str(reason))
         except torch.cuda.OutOfMemoryError:
-            self._give_up("the device's memory does not suffice for several models; lower the batch size")
+            if len(self._workers) > 1:
+                self._workers.remove(worker)
+                torch.cuda.empty_cache()
+                return None
+            self._give_up("the device's memory does not suffice for a captured step; lower the batch size")
         return None
 
     def _check(self, job: Job) -> Sequence[Check]:
@@ -135,11 +149,12 @@ class Fleet:
         key = signature(job)
         if key not in self._checks:
             checks, received = [], job.received
-            for position in range(min(CHECKED_STEPS, len(job.work))):
-                step = replace(first_steps(job, 1, position), received=received)
-                done = self._run(step)
-                received = {k: v.clone() for k, v in done.weights.items()}
-                checks.append(Check(step, done.losses, received))
+            with logged("took the first steps of new work step by step, to compare with"):
+                for position in range(min(CHECKED_STEPS, len(job.work))):
+                    step = replace(first_steps(job, 1, position), received=received)
+                    done = self._run(step)
+                    received = {k: v.clone() for k, v in done.weights.items()}
+                    checks.append(Check(step, done.losses, received))
             self._checks[key] = checks
         return self._checks[key]
 
@@ -182,7 +197,9 @@ def assemble(
         return None
     capacity = max(len(c) for c in (reference, *centers))
     count = max(1, len(centers))
-    waves = math.ceil(count / WORKERS)
+    step = 2 * trainer.training.batch_size * math.prod(trainer.input.seen_shape)
+    most = min(WORKERS, max(2, math.ceil(FILLED / step)))
+    waves = math.ceil(count / most)
     return Fleet(trainer, values, capacity, math.ceil(count / waves), run)
 
 

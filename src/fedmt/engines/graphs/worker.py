@@ -19,11 +19,16 @@ from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.engines.eager.trainer import Trained, Trainer
 from fedmt.engines.graphs.flat import FlatModel
-from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, signature
+from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, draws, signature
 from fedmt.engines.site import Job
 
 PROGRAMS = 16
 """Number of shapes of work that a worker remembers. They share the memory of their steps, not their slots."""
+
+
+AT_A_TIME = 8
+"""Number of steps that are launched before it is the next worker's turn. A launch takes the host some time:
+after a whole chunk of each worker's steps, the last worker would begin late."""
 
 
 class Worker:
@@ -47,6 +52,8 @@ class Worker:
         self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
         self._programs: dict[Hashable, Program] = {}
         self._now: UnderWay | None = None
+        self.compiled = trainer.compiled if self._heads is None else None
+        self._network = self.model if self.compiled is None else self.compiled.of(self.model)
 
     @property
     def idle(self) -> bool:
@@ -55,12 +62,18 @@ class Worker:
     def forward(self, views: Tensor, head: int) -> Tensor:
         if self._heads is not None:
             self._heads.active = head
-        return self.trainer.forward(self.model, views)
+        return self.trainer.forward(self._network, views)
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def begin(self, job: Job, base: Base, check: Callable[[], Sequence[Check]] | None = None) -> UnderWay:
-        """Begins a job. check: returns what a new capture is compared with."""
+    def begin(
+        self,
+        job: Job,
+        base: Base,
+        check: Callable[[], Sequence[Check]] | None = None,
+        others: Sequence[Worker] = (),
+    ) -> UnderWay:
+        """Begins a job. check: returns what a new capture is compared with. others: which may have one."""
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None:
@@ -68,7 +81,9 @@ class Worker:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
             if self.stream is not None:
-                self._capture(program, job, base, check() if check is not None else ())
+                like = next((w._programs[key] for w in others if key in w._programs), None)
+                checks = check() if check is not None else ()
+                self._capture(program, job, base, checks[:1] if like is not None else checks, like)
             else:
                 self._try(program, job, base)
         self._programs[key] = program  # the last used is the last to be forgotten
@@ -76,7 +91,7 @@ class Worker:
         return self._now
 
     def launch(self) -> None:
-        """Launches the next chunk of steps and, after the last of them, the copies of the results."""
+        """Launches the next steps and, after the last of them, the copies of the results."""
         now = self._now
         if now is None:
             return
@@ -91,15 +106,19 @@ class Worker:
         self._now = None
 
     def _chunk(self, now: UnderWay) -> None:
+        """The next steps of a chunk, and before its first one the views of all."""
         program = now.program
-        count = min(program.chunk, len(now.job.work) - now.done)
-        for key, slot in program.steps.items():
-            slot[:count].copy_(now.steps[key][now.done : now.done + count])
-        # Views are made of the whole chunk, and a larger center's samples may be left in its end.
-        program.steps["index"][count:].zero_()
-        program.run_views()
+        if now.seen == 0:
+            count = now.seen = min(program.chunk, len(now.job.work) - now.done)
+            for key, slot in program.steps.items():
+                slot[:count].copy_(now.steps[key][now.done : now.done + count])
+            # Views are made of the whole chunk, and a larger center's samples may be left in its end.
+            program.steps["index"][count:].zero_()
+            program.run_views()
+        count = min(now.seen, AT_A_TIME)
         for _ in range(count):
             program.run_step()
+        now.seen -= count
         now.done += count
 
     def _fill(self, program: Program, job: Job, base: Base) -> UnderWay:
@@ -186,22 +205,43 @@ class Worker:
         random = torch.random.get_rng_state()
         self._chunk(self._fill(program, first_steps(job, 1), base))
         if not torch.equal(random, torch.random.get_rng_state()):
-            raise Uncapturable("it draws random numbers of its own (dropout)")
+            raise draws(self.model)
 
-    def _capture(self, program: Program, job: Job, base: Base, checks: Sequence[Check]) -> None:
-        """Captures, then replays a job's first steps and compares them with the step-by-step engine's."""
-        now = self._fill(program, job, base)
+    def _capture(
+        self, program: Program, job: Job, base: Base, checks: Sequence[Check], like: Program | None = None
+    ) -> None:
+        """Captures, then replays a job's first steps and compares them with the step-by-step engine's.
+
+        like: another worker's program of the same work.
+        """
+        self._prepare(program, job, base)
         with self._on_stream():
-            for key, slot in program.steps.items():
-                count = min(program.chunk, len(job.work))
-                slot[:count].copy_(now.steps[key][:count])
-            program.capture()
+            try:
+                program.capture(like)
+            except Uncapturable as reason:
+                if self.compiled is not None and not self.compiled.failed:
+                    self.compiled.give_up(reason)
+                elif like is None:
+                    raise
+                # It worked elsewhere: perhaps something is made on first use by each worker.
+                self._prepare(program, job, base)
+                program.capture()
         for check in checks:
             now = self._fill(program, check.job, base)
             with self._on_stream():
                 self._chunk(now)
                 self._snapshot(now)
             check.compare(now.result(), self.flat.names)
+
+    def _prepare(self, program: Program, job: Job, base: Base) -> None:
+        """Fills the slots with the job's first steps."""
+        now = self._fill(program, job, base)
+        with self._on_stream():
+            count = min(program.chunk, len(job.work))
+            for key, slot in program.steps.items():
+                slot[:count].copy_(now.steps[key][:count])
+        if self.stream is not None:
+            self.stream.synchronize()  # what is copied must not be freed before
 
 
 @dataclass(frozen=True, eq=False)
