@@ -432,3 +432,39 @@ def test_cutout_reaches_the_whole_share() -> None:
     options = Augmentation(operations=("identity",), count=1, cutout=0.5)
     view = strong(image, torch.tensor([[0.5, 0.5, 0.5, 0.5, 0.5, 1 - 2**-24]]), options)
     assert (view != image).sum() == 8 * 8
+
+
+# -- mixed views --------------------------------------------------------------------------------------
+
+
+def _pair(seed: int, shape: tuple[int, ...], steps: int = 3, batch: int = 4) -> tuple[Tensor, ...]:
+    rng = np.random.default_rng(seed)
+    own, partners = (torch.from_numpy(rng.random((steps, batch, *shape), dtype=np.float32)) for _ in "ab")
+    share = torch.from_numpy(rng.beta(0.75, 0.75, size=(steps, 1, 1, 1, 1)).astype(np.float32))
+    return own, partners, share, torch.from_numpy(rng.random((steps, batch, 3), dtype=np.float32))
+
+
+@quick
+@given(seeds, st.sampled_from(SIZES))
+def test_cutmix_covers_one_rectangle_of_the_partners_share(seed: int, shape: tuple[int, ...]) -> None:
+    own, partners, share, uniforms = _pair(seed, shape)
+    mixed = Augmentation(cutmix=1.0).mixed(own, partners, share, uniforms).numpy()
+    covered = (mixed == partners.numpy()).all(2)  # [S, B, H, W]
+    assert (np.where(covered[:, :, None], partners.numpy(), own.numpy()) == mixed).all()
+    side = np.sqrt(1 - share.numpy().reshape(-1))
+    for step in range(len(own)):
+        for image in covered[step]:
+            rows, columns = image.any(1), image.any(0)
+            assert (image == rows[:, None] & columns[None, :]).all()
+            for line in (rows, columns):
+                assert line.sum() == round(float(side[step]) * len(line)) or not image.any()
+                assert np.abs(np.diff(line.astype(int))).sum() <= 2  # one piece
+
+
+def test_cutmix_is_chosen_for_its_share_of_the_views() -> None:
+    own, partners, share, uniforms = _pair(0, (3, 32, 32), steps=40, batch=50)
+    mixed = Augmentation(cutmix=0.3).mixed(own, partners, share, uniforms)
+    blend = share * own + (1 - share) * partners
+    blended = (mixed == blend).flatten(2).all(2)
+    assert torch.equal(blended, uniforms[..., 0] >= 0.3) and 0.65 < blended.float().mean() < 0.75
+    assert torch.equal(Augmentation().mixed(own, partners, share, None), blend)

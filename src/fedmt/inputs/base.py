@@ -48,6 +48,11 @@ class Views(ABC):
     def strong_numbers(self) -> int:
         """Uniform numbers per sample that `strong` uses."""
 
+    @property
+    def mix_numbers(self) -> int:
+        """Uniform numbers per sample that `mixed` uses."""
+        return 0
+
     def on(self, input: Input) -> Views:
         """The views of this input's samples, where they depend on what the input knows of them."""
         return self
@@ -59,6 +64,13 @@ class Views(ABC):
     @abstractmethod
     def strong(self, views: Tensor, samples: Tensor, uniforms: Tensor) -> Tensor:
         """A large change that keeps the class, from the weak views and the stored samples they show."""
+
+    def mixed(self, views: Tensor, partners: Tensor, share: Tensor, uniforms: Tensor | None) -> Tensor:
+        """Weak views [S, B, ...] mixed with their partners'.
+
+        share [S, 1, ...]: how much of a mixed view is the sample's own. uniforms: [S, B, mix_numbers].
+        """
+        return share * views + (1 - share) * partners
 
 
 @dataclass(frozen=True, eq=False)

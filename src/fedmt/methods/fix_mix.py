@@ -28,18 +28,22 @@ def fix_mix_steps(
     """The inputs of each step, from its batch: batches [S, B], positions among the center's `samples`.
 
     index [S, 2, B]: each batch and its partners, drawn with replacement from the whole center (S_mix).
-    share [S]: lambda_mix ~ Beta(a, a). weak, strong: uniform numbers for the views.
+    share [S]: lambda_mix ~ Beta(a, a). weak, strong, mix: uniform numbers for the views.
     alone: each sample's partner is itself, in another weak view, so that no sample sees another.
     """
     partners = batches if alone else rng.choice(np.arange(samples), size=batches.shape)
     index = np.stack([batches, partners], axis=1)
     strong_shape = (*batches.shape, augmentation.strong_numbers)
-    return {
+    steps = {
         "index": torch.from_numpy(index),
         "weak": torch.from_numpy(rng.random((*index.shape, augmentation.weak_numbers), dtype=np.float32)),
         "strong": torch.from_numpy(rng.random(strong_shape, dtype=np.float32)),
         "share": torch.from_numpy(rng.beta(a, a, size=len(index)).astype(np.float32)),
     }
+    if augmentation.mix_numbers:
+        mix_shape = (*batches.shape, augmentation.mix_numbers)
+        steps["mix"] = torch.from_numpy(rng.random(mix_shape, dtype=np.float32))
+    return steps
 
 
 def fix_mix_views(samples: Tensor, steps: Tensors, augmentation: Views) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,7 +53,8 @@ def fix_mix_views(samples: Tensor, steps: Tensors, augmentation: Views) -> tuple
     own, uniforms = samples[:, 0].flatten(0, 1), steps["strong"].flatten(0, 1)
     distorted = augmentation.strong(plain.flatten(0, 1), own, uniforms)
     share = steps["share"].view(-1, *(1,) * (plain.dim() - 1))
-    return plain, distorted.view_as(plain), share * plain + (1 - share) * partners
+    mixed = augmentation.mixed(plain, partners, share, steps.get("mix"))
+    return plain, distorted.view_as(plain), mixed
 
 
 def fix_mix_losses(
