@@ -6,6 +6,7 @@ for each other cost more than they give.
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -259,3 +260,28 @@ def warm() -> Iterator[Path]:
         yield folder
         server.stdin.close()
         server.wait(10)
+
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+"""Chromium without a sandbox of its own, a GPU or anything that asks the network."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Skipped without Chromium (Debian: `apt-get install chromium`) or without playwright."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium: the report's browser tests are skipped")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()

@@ -2,13 +2,11 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 pytestmark = pytest.mark.slow
 
@@ -59,21 +57,17 @@ def test_docstrings_become_examples_and_lists(site: Path) -> None:
     assert "test:" not in (site / "start" / "quickstart.html").read_text(), "the marks for tests are left out"
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
-def test_a_page_from_disk_has_search_and_equations(site: Path) -> None:
+def test_a_page_from_disk_has_search_and_equations(site: Path, browser) -> None:
     """Opened without a server or a network: nothing is asked for, search finds, equations are set."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: asked.append(message.text))
-        page.goto((site / "concepts" / "method.html").as_uri())
-        assert page.locator("math").count() > 5 and "arithmatex" not in page.content()
-        page.keyboard.press("/")
-        page.keyboard.type("secure aggregation")
-        page.locator(".md-search-result__item").first.wait_for()
-        assert "Secure aggregation" in page.locator(".md-search-result__item").first.inner_text()
-        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: asked.append(message.text))
+    page.goto((site / "concepts" / "method.html").as_uri())
+    assert page.locator("math").count() > 5 and "arithmatex" not in page.content()
+    page.keyboard.press("/")
+    page.keyboard.type("secure aggregation")
+    page.locator(".md-search-result__item").first.wait_for()
+    assert "Secure aggregation" in page.locator(".md-search-result__item").first.inner_text()
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page.close()

@@ -1,7 +1,6 @@
 """Run folders as a run would leave them, made up in no time, and reports of them in a real browser."""
 
 import json
-import shutil
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -186,30 +185,8 @@ def make_run() -> MakeRun:
     return make
 
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 SITES = ("Bonn", "Kiel")
 HOSTILE = "</script><img src=x onerror=boom()>"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
-    """Skipped without Chromium (Debian: `apt-get install chromium`) or without playwright."""
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no Chromium: the report's browser tests are skipped")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 class Opened:

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -139,30 +138,18 @@ def test_the_command_says_where_and_ends_with_ctrl_c(make_run, tmp_path):
         process.kill()
 
 
-def test_the_page_in_a_browser_follows(served):
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no Chromium: the report's browser tests are skipped")
-    sync_api = pytest.importorskip("playwright.sync_api")
+def test_the_page_in_a_browser_follows(served, browser):
     folder, follower, server = served
-    with sync_api.sync_playwright() as playwright:
-        flags = [
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-        ]
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        page = browser.new_page()
-        complaints: list[str] = []
-        page.on("console", lambda m: complaints.append(m.text))
-        page.goto(server.address)
-        page.wait_for_selector("body[data-connected=yes]")
-        assert "round 4 of 8" in page.inner_text("#status")
-        page.focus("#confusion-0")
-        more(folder)
-        follower.look(compute=False)
-        page.locator("#status").filter(has_text="round 5 of 8").wait_for()
-        assert page.evaluate("document.activeElement.id") == "confusion-0"  # focus outlives the drawing
-        assert complaints == []
-        browser.close()
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda m: complaints.append(m.text))
+    page.goto(server.address)
+    page.wait_for_selector("body[data-connected=yes]")
+    assert "round 4 of 8" in page.inner_text("#status")
+    page.focus("#confusion-0")
+    more(folder)
+    follower.look(compute=False)
+    page.locator("#status").filter(has_text="round 5 of 8").wait_for()
+    assert page.evaluate("document.activeElement.id") == "confusion-0"  # focus outlives the drawing
+    assert complaints == []
+    page.close()

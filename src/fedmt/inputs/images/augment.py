@@ -50,8 +50,8 @@ class Augmentation(Views):
     """Largest side of the square that a strong view cuts out, as a share of the image's size. Lower it if
     findings are small."""
     cutmix: float = 0.0
-    """Share of the mixed views in which a rectangle of the partner covers the image (CutMix). The others are a
-    blend of the two. Try 0.5 in long runs from random weights."""
+    """Share of the mixed views in which a rectangle of the partner covers the image (CutMix). The others are
+    a blend of the two. Try 0.5 in long runs from random weights."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.operations if name not in OPERATIONS]
