@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from fedmt.reports.report import report
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
     pytest.skip("no Chromium: the report's browser tests are skipped", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api")
+if find_spec("playwright") is None:  # found, not imported: every worker imports this file
+    pytest.skip("playwright is not installed", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +40,9 @@ HOSTILE = "</script><img src=x onerror=boom()>"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    with sync_api.sync_playwright() as playwright:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
