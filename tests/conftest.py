@@ -45,8 +45,8 @@ from fedmt.methods import Method
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 if not torch.cuda.is_available():
-    # `torch.manual_seed` keeps a formatted stack for each device that might still come, and stacks are deep in
-    # a test: a tenth of the time of one that trains.
+    # `torch.manual_seed` formats the call stack for each kind of device that may come, and a test's
+    # stack is deep: a tenth of the time of a test that trains.
     for device in (torch.cuda, torch.mtia, torch.xpu):
         device.traceback = SimpleNamespace(format_stack=list)
 # Processes of Flower that wait ask ten times a second, each by HTTP: a fifth of a core for nothing.
