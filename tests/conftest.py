@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,8 +65,15 @@ LONGEST_FIRST = (
     "tracking/test_tracking.py",
     "models/test_export.py",
     "training/test_resume.py",
+    "docs/test_notebooks.py",
+    "engines/test_fleet.py",
+    "engines/test_flower_masking.py",
+    "engines/test_local.py",
+    "commands/test_cli.py",
+    "reports/test_browser.py",
+    "test_wheel.py",
 )
-"""Files that take more than twenty seconds. Begun last, one of them would keep the other workers waiting."""
+"""Files that take more than ten seconds. Begun last, one of them would keep the other workers waiting."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -193,21 +200,39 @@ TINY_RUNS: dict[str, dict[str, object]] = {
 TinyRun = Callable[[str], Path]
 
 
+@contextlib.contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """One worker after the other."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
-    """The folder of one of `TINY_RUNS`, trained when it is first asked for (a second or two)."""
-    base = tmp_path_factory.mktemp("runs")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> TinyRun:
+    """The folder of one of `TINY_RUNS`, trained when a worker first asks for it (a second or two)."""
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(pytestconfig, "workerinput"):
+        base = base.parent  # of all workers
 
     def make(name: str) -> Path:
         from fedmt.config import load_config
         from fedmt.training.run import run
 
-        folder = base / name
-        if not folder.exists():
-            values = {"options": "", "batch_norm": "static", "per_class": 2, "more": "", **TINY_RUNS[name]}
-            config = base / f"{name}.toml"
-            config.write_text(TINY.format(method=name.split("-")[0], **values))
-            run(load_config(config), folder)
+        folder = base / "tiny" / name
+        folder.parent.mkdir(exist_ok=True)
+        with alone(folder.with_suffix(".lock")):
+            if not folder.exists():
+                values = {
+                    "options": "",
+                    "batch_norm": "static",
+                    "per_class": 2,
+                    "more": "",
+                    **TINY_RUNS[name],
+                }
+                config = folder.with_suffix(".toml")
+                config.write_text(TINY.format(method=name.split("-")[0], **values))
+                run(load_config(config), folder)
         return folder
 
     return make
@@ -284,8 +309,7 @@ def warm(pytestconfig: pytest.Config) -> Path:
     worker = getattr(pytestconfig, "workerinput", None)
     folder = pytestconfig.stash[WARM][0] if worker is None else Path(worker["warm"])
     program, path = Path(__file__).with_name("warm.py"), folder / "socket"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(folder / "lock"):
         if not path.exists():
             client = shlex.join([sys.executable, "-IS", str(program), "call", str(path)])
             for called in ("fedmt", "python-c"):
