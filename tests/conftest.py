@@ -50,7 +50,7 @@ if not torch.cuda.is_available():
     for device in (torch.cuda, torch.mtia, torch.xpu):
         device.traceback = SimpleNamespace(format_stack=list)
 # Processes of Flower that wait ask ten times a second, each by HTTP: a fifth of a core for nothing.
-os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.3")
+os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.5")
 # Examples are judged by what they return, never by how long a shared machine takes over them.
 settings.register_profile("fedmt", deadline=None)
 settings.load_profile("fedmt")
