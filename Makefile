@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # tests stay together: they share what is expensive.
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 1 )))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Bytecode is kept, whatever the shell says: the suite starts a hundred processes, and each would compile anew.
+export PYTHONDONTWRITEBYTECODE :=
 # What `make check` compares the working tree with.
 SINCE ?= main
 

@@ -4,6 +4,8 @@ One thread, here and in the processes that tests start: the suite's tensors are 
 for each other cost more than they give.
 """
 
+import contextlib
+import fcntl
 import os
 import shlex
 import shutil
@@ -11,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +44,13 @@ from fedmt.methods import Method
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+if not torch.cuda.is_available():
+    # `torch.manual_seed` formats the call stack for each kind of device that may come, and a test's
+    # stack is deep: a tenth of the time of a test that trains.
+    for device in (torch.cuda, torch.mtia, torch.xpu):
+        device.traceback = SimpleNamespace(format_stack=list)
+# Processes of Flower that wait ask ten times a second, each by HTTP: a fifth of a core for nothing.
+os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.5")
 # Examples are judged by what they return, never by how long a shared machine takes over them.
 settings.register_profile("fedmt", deadline=None)
 settings.load_profile("fedmt")
@@ -54,8 +65,15 @@ LONGEST_FIRST = (
     "tracking/test_tracking.py",
     "models/test_export.py",
     "training/test_resume.py",
+    "docs/test_notebooks.py",
+    "engines/test_fleet.py",
+    "engines/test_flower_masking.py",
+    "engines/test_local.py",
+    "commands/test_cli.py",
+    "reports/test_browser.py",
+    "test_wheel.py",
 )
-"""Files that take more than twenty seconds. Begun last, one of them would keep the other workers waiting."""
+"""Files that take more than ten seconds. Begun last, one of them would keep the other workers waiting."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,9 +89,9 @@ MakeEngine = Callable[..., LocalEngine]
 
 @pytest.fixture(scope="session")
 def make_federation() -> MakeFederation:
-    """Bundled images: a reference center, `departments` + `layers` centers, 200 test images.
+    """Bundled images: a reference center, `departments` + `layers` centers, 500 test images.
 
-    half: at half their resolution, 14x14, where a step costs a quarter; every 4th test image, 500.
+    half: at half their resolution, 14x14, where a step costs a quarter; otherwise 200 test images.
     """
     train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
     truth = train.labels["garment"]
@@ -88,7 +106,7 @@ def make_federation() -> MakeFederation:
         layers: int = 1,
         samples: int = 40,
         seed: int = 0,
-        half: bool = False,
+        half: bool = True,
     ) -> Federation:
         pixels = halved[id(train)] if half else train.images
         matrices = [GARMENT_TO_DEPARTMENT] * departments + [GARMENT_TO_LAYER] * layers
@@ -182,21 +200,39 @@ TINY_RUNS: dict[str, dict[str, object]] = {
 TinyRun = Callable[[str], Path]
 
 
+@contextlib.contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """One worker after the other."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
-    """The folder of one of `TINY_RUNS`, trained when it is first asked for (a second or two)."""
-    base = tmp_path_factory.mktemp("runs")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> TinyRun:
+    """The folder of one of `TINY_RUNS`, trained when a worker first asks for it (a second or two)."""
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(pytestconfig, "workerinput"):
+        base = base.parent  # of all workers
 
     def make(name: str) -> Path:
         from fedmt.config import load_config
         from fedmt.training.run import run
 
-        folder = base / name
-        if not folder.exists():
-            values = {"options": "", "batch_norm": "static", "per_class": 2, "more": "", **TINY_RUNS[name]}
-            config = base / f"{name}.toml"
-            config.write_text(TINY.format(method=name.split("-")[0], **values))
-            run(load_config(config), folder)
+        folder = base / "tiny" / name
+        folder.parent.mkdir(exist_ok=True)
+        with alone(folder.with_suffix(".lock")):
+            if not folder.exists():
+                values = {
+                    "options": "",
+                    "batch_norm": "static",
+                    "per_class": 2,
+                    "more": "",
+                    **TINY_RUNS[name],
+                }
+                config = folder.with_suffix(".toml")
+                config.write_text(TINY.format(method=name.split("-")[0], **values))
+                run(load_config(config), folder)
         return folder
 
     return make
@@ -242,24 +278,73 @@ def command(
     return command
 
 
+WARM = pytest.StashKey[tuple[Path, int]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that hands out the tests: a place for the one warm Python of all workers."""
+    if hasattr(config, "workerinput"):
+        return
+    folder = Path(tempfile.mkdtemp(prefix="fedmt-"))  # a socket's path has to be short
+    os.mkfifo(folder / "alive")
+    config.stash[WARM] = folder, os.open(folder / "alive", os.O_RDWR)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Of xdist: what each worker is told."""
+    node.workerinput["warm"] = str(node.config.stash[WARM][0])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if WARM in config.stash:
+        folder, alive = config.stash[WARM]
+        os.close(alive)  # which ends the warm Python
+        shutil.rmtree(folder)
+
+
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Path]:
-    """A folder with the programs of warm.py: `fedmt` and `python-c CODE`."""
-    program = Path(__file__).with_name("warm.py")
-    with tempfile.TemporaryDirectory(prefix="fedmt-") as name:  # a socket's path has to be short
-        folder, path = Path(name), Path(name) / "socket"
-        client = shlex.join([sys.executable, "-IS", str(program), "call", str(path)])
-        for called in ("fedmt", "python-c"):
-            (folder / called).write_text(f'#!/bin/sh\nexec {client} {called} "$@"\n')
-            (folder / called).chmod(0o755)
-        server = subprocess.Popen([sys.executable, str(program), "serve", str(path)], stdin=subprocess.PIPE)
-        assert server.stdin is not None
-        while not path.exists():
-            assert server.poll() is None, "the warm server ended"
-            time.sleep(0.02)
-        yield folder
-        server.stdin.close()
-        server.wait(10)
+def warm(pytestconfig: pytest.Config) -> Path:
+    """A folder with the programs of warm.py: `fedmt` and `python-c CODE`. Whoever asks first starts it."""
+    worker = getattr(pytestconfig, "workerinput", None)
+    folder = pytestconfig.stash[WARM][0] if worker is None else Path(worker["warm"])
+    program, path = Path(__file__).with_name("warm.py"), folder / "socket"
+    with alone(folder / "lock"):
+        if not path.exists():
+            client = shlex.join([sys.executable, "-IS", str(program), "call", str(path)])
+            for called in ("fedmt", "python-c"):
+                (folder / called).write_text(f'#!/bin/sh\nexec {client} {called} "$@"\n')
+                (folder / called).chmod(0o755)
+            with (folder / "alive").open("rb") as alive:
+                server = subprocess.Popen([sys.executable, str(program), "serve", str(path)], stdin=alive)
+            while not path.exists():
+                assert server.poll() is None, "the warm server ended"
+                time.sleep(0.02)
+    return folder
+
+
+class Process(subprocess.Popen[str]):
+    """`fedmt ARGUMENTS`, a process of the warm Python: signals go to it, not to the client that waits."""
+
+    def __init__(self, warm: Path, told: Path, *arguments: object, **options: Any) -> None:
+        self.told = told
+        environment = {**options.pop("env", os.environ), "WARM_PID": str(told)}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        super().__init__([warm / "fedmt", *map(str, arguments)], env=environment, text=True, **options)
+
+    def send_signal(self, sig: int) -> None:
+        while self.poll() is None and not self.told.exists():
+            time.sleep(0.002)
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
+                os.kill(int(self.told.read_text()), sig)
+
+
+@pytest.fixture
+def start(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Process]:
+    """`fedmt ARGUMENTS` in a process of its own. Once it has ended, nothing of it runs on."""
+    folder = tmp_path_factory.mktemp("started")
+    return lambda *arguments, **options: Process(warm, folder / uuid.uuid4().hex, *arguments, **options)
 
 
 FLAGS = [

@@ -6,7 +6,8 @@
 
 Each command is a process of its own, with the client's folder, environment and open files. The client ends
 with its status, and a client that is killed takes it along. So a shell cannot tell the difference; only the
-imports have happened before. The server ends with the process that started it.
+imports have happened before. WARM_PID in its environment names a file that its number is written into.
+The server ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -83,6 +84,10 @@ def become(files: list[int], arguments: list[str], folder: str, environment: dic
         os.dup2(file, number)
         os.close(file)
     os.chdir(folder)
+    if (told := environment.pop("WARM_PID", None)) is not None:
+        with open(told + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.replace(told + ".new", told)
     os.environ.clear()
     os.environ.update(environment)
     # No file: a process that this one spawns has no program to import again.

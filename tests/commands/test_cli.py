@@ -169,17 +169,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 
-def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedmt", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        **options,
-    )
-
-
 def change(path: Path, old: str, new: str) -> int:
     """Replaces the one `old` in a file; returns the line where it stood."""
     text = path.read_text()
@@ -207,9 +196,9 @@ def test_version_and_help(invoke):
 
 @pytest.mark.slow
 def test_as_a_module():
-    process = start("--version")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, f"fedmt {fedmt.__version__}\n", "")
+    command = [sys.executable, "-m", "fedmt", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"fedmt {fedmt.__version__}\n", "")
 
 
 def rows_of(out: str) -> dict[str, list[str]]:
@@ -418,10 +407,10 @@ def test_a_diverging_center_is_left_out(invoke, folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_at_a_safe_point_and_says_how_to_go_on(invoke, folder):
+def test_ctrl_c_stops_at_a_safe_point_and_says_how_to_go_on(invoke, folder, start):
     config, out = folder / "federation.toml", folder / "a run"  # a space: the command must be quoted
-    overrides = ["--set", "training.rounds=40", "--set", 'augmentation.operations=["rotate"]']
-    process = start("run", config, "--out", out, *overrides)
+    overrides = ["--set", "training.rounds=20", "--set", 'augmentation.operations=["rotate"]']
+    process = start("run", config, "--out", out, *overrides, env=environment())
     metrics, limit = out / "metrics.jsonl", time.monotonic() + 60
     while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 2):
         assert process.poll() is None and time.monotonic() < limit, process.communicate()
@@ -432,11 +421,11 @@ def test_ctrl_c_stops_at_a_safe_point_and_says_how_to_go_on(invoke, folder):
     assert "Stopped" in printed
     (command,) = [line for line in printed.splitlines() if line.startswith("  fedmt run")]
     finished = len(metrics.read_text().splitlines())
-    assert 2 <= finished < 41 and not list(out.rglob("*.tmp"))
+    assert 2 <= finished < 21 and not list(out.rglob("*.tmp"))
     status, printed, message = invoke(*shlex.split(command)[1:])
     assert status == 0, message
-    assert f"continuing after round {finished - 1} of 40" in printed
-    assert [r["round"] for r in RunFolder(out).metrics()] == list(range(41))
+    assert f"continuing after round {finished - 1} of 20" in printed
+    assert [r["round"] for r in RunFolder(out).metrics()] == list(range(21))
 
 
 # -- bad input: data -----------------------------------------------------------------------------------
@@ -898,9 +887,9 @@ def test_a_file_that_may_not_be_read_ends_in_a_sentence(invoke, desk, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_had_enough(desk):
+def test_a_reader_that_has_had_enough(desk, start):
     """`fedmt predict … | head -1` ends without a traceback."""
-    process = start("predict", "runs/first", *["scans"] * 300, cwd=desk)
+    process = start("predict", "runs/first", *["scans"] * 300, cwd=desk, env=environment())
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline().startswith("image,")
     process.stdout.close()

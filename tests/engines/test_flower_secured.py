@@ -7,7 +7,6 @@ import shlex
 import shutil
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -88,12 +87,13 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory) -> Demo:
+def hospitals(tmp_path_factory, warm) -> Demo:
     """The tutorial of docs/guides/deployment.md: TLS, node authentication, names bound to keys, secure
     aggregation, nginx."""
     out = tmp_path_factory.mktemp("hospitals") / "out"
     options = ["--out", str(out), "--rounds", "1", "--samples", "40"]
-    command = [sys.executable, "-u", str(HOSPITALS / "demo.py"), *options]
+    program = f"import runpy; runpy.run_path({str(HOSPITALS / 'demo.py')!r}, run_name='__main__')"
+    command = [warm / "python-c", program, *options]
     direct: dict[str, int] = {}
     outside: dict[str, int] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:

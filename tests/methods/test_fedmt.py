@@ -50,7 +50,7 @@ def test_center_loss_is_the_papers(make_federation, projection, projection_loss,
     )  # fmt: skip
     work = method.center_round(center, guesses(center, 2.0), {}, 1, np.random.default_rng(0)).work
     torch.manual_seed(0)
-    weights = torch.randn(784, 10, dtype=torch.float64) / 28
+    weights = torch.randn(196, 10, dtype=torch.float64) / 14
 
     pi = torch.ones(10, dtype=torch.float64)
     if prior == "estimated":

@@ -56,7 +56,7 @@ def test_strong_and_mixed_views_of_plain_labels(make_federation):
     reference = make_federation(per_class=3).reference
     method = Single(replace(QUICK, supervised_views="strong+mixed"), VIEWS)
     work = method.reference_work(reference, 1, np.random.default_rng(0))
-    weights = torch.randn(784, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 28
+    weights = torch.randn(196, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 14
     views = work.views(reference.images[work.steps["index"]], work.steps)[2]
     step = {k: v[2] for k, v in work.steps.items()}
     found = work.loss(views.double().flatten(1) @ weights, step, work.tables)["loss"]

@@ -3,11 +3,8 @@
 import hashlib
 import http.client
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -116,14 +113,9 @@ def test_a_run_without_a_round_can_be_watched(make_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_says_where_and_ends_with_ctrl_c(make_run, tmp_path):
+def test_the_command_says_where_and_ends_with_ctrl_c(make_run, tmp_path, start):
     folder = make_run(tmp_path / "run", finished=False)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedmt", "watch", str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    process = start("watch", folder)
     try:
         line = process.stdout.readline()
         address = re.search(r"http://127\.0\.0\.1:(\d+)/", line)

@@ -2,11 +2,10 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from fedmt.training import run as run_module
 from fedmt.training.run import Silent, Stopped, run
 
 os.environ.update(MLFLOW_SETTINGS)  # as a run does before it imports MLflow
-pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
-pytest.importorskip("mlflow", reason="the extra 'mlflow' is not installed")
-
-pytestmark = pytest.mark.slow
+# Found, not imported: MLflow takes seconds, and every worker imports this file.
+MISSING = [name for name in ("tensorboard", "mlflow") if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: the extras {', '.join(MISSING)}"),
+]
 
 CONFIG = """
 seed = 3
@@ -198,17 +199,16 @@ def test_a_stopped_run_goes_on_under_the_same_id(write, tmp_path):
     assert_each_round_once(out)
 
 
-def test_a_killed_run_leaves_no_round_twice(write, tmp_path):
+def test_a_killed_run_leaves_no_round_twice(write, tmp_path, start):
     """SIGKILL after a round that was told but not saved: it is computed again on resuming."""
     path, out = write(rounds=6, every=4), tmp_path / "run"
-    arguments = ["run", str(path), "--out", str(out)]
-    process = subprocess.Popen([sys.executable, "-m", "fedmt", *arguments], stdout=subprocess.DEVNULL)
+    process = start("run", path, "--out", out)
     metrics, limit = out / "metrics.jsonl", time.monotonic() + 120
     while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 4):
         assert process.poll() is None and time.monotonic() < limit
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
     told = len(mlflow_steps(out)["seconds/total"])
     saved = RunFolder(out).load()
     assert saved is not None and saved.round == 0 and told >= 2
@@ -295,15 +295,15 @@ def test_mistakes_in_the_table(command, write, tmp_path):
     assert status == 2 and "tracking.mlflow: cannot be opened" in err and str(tmp_path / "taken") in err
 
 
-def test_the_libraries_are_imported_only_where_asked_for():
+def test_the_libraries_are_imported_only_where_asked_for(warm):
     code = (
         "import sys, fedmt.commands.cli, fedmt.training.run; "
         "print([m for m in sys.modules if m.split('.')[0] in ('mlflow', 'tensorboard', 'sqlalchemy')])"
     )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    assert subprocess.check_output([warm / "python-c", code], text=True).strip() == "[]"
 
 
-def test_mlflow_does_not_report_its_use(write, tmp_path):
+def test_mlflow_does_not_report_its_use(write, tmp_path, warm):
     """In a process of its own, with the environment of a user who has set nothing."""
     code = (
         "import sys; from fedmt.config import load_config; from fedmt.training.run import run; "
@@ -311,7 +311,7 @@ def test_mlflow_does_not_report_its_use(write, tmp_path):
         "from mlflow.telemetry.client import get_telemetry_client; print(get_telemetry_client())"
     )
     known = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "PYTEST_", "CI"))}
-    arguments = [sys.executable, "-c", code, str(write(rounds=1)), str(tmp_path / "run")]
+    arguments = [warm / "python-c", code, str(write(rounds=1)), str(tmp_path / "run")]
     assert subprocess.check_output(arguments, text=True, env=known).strip() == "None"
 
 

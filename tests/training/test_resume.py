@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -77,13 +74,7 @@ def assert_same(found: RunFolder, expected: RunFolder) -> None:
     assert json.loads(found.summary_file.read_text())["accuracy"] == plain[1][-1]["accuracy"]
 
 
-def command_line(config: Path, out: Path) -> list[str]:
-    # One thread, as in the undisturbed run: the bits depend on the number.
-    program = "import torch; torch.set_num_threads(1); from fedmt.commands.cli import main; main()"
-    return [sys.executable, "-c", program, "run", str(config), "--out", str(out), "--resume"]
-
-
-def test_sigkill_at_several_points(whole, tmp_path):
+def test_sigkill_at_several_points(whole, tmp_path, start):
     """Kills as soon as the config, the first metrics, the first checkpoint and a later round are there."""
     config, expected = whole
     out = tmp_path / "run"
@@ -95,20 +86,18 @@ def test_sigkill_at_several_points(whole, tmp_path):
     ]
     kills = 0
     for reached in points:
-        process = subprocess.Popen(
-            command_line(config, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        process = start("run", config, "--out", out, "--resume")
         limit = time.monotonic() + 120
         while process.poll() is None and not reached():
             assert time.monotonic() < limit, "the run did not get there"
             time.sleep(0.002)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
+        kills += process.poll() is None
+        process.kill()
         process.communicate()
     assert kills >= 3  # the last may have finished first on a fast machine
-    done = subprocess.run(command_line(config, out), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    process = start("run", config, "--out", out, "--resume")
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, said
     assert_same(RunFolder(out), expected)
 
 

@@ -28,10 +28,9 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""What every process of Flower is started with: nothing calls out, nothing is installed, little is waited."""
+"""What every process of Flower is started with: nothing calls out, nothing is installed."""
 
 APP = """\
 [project]
@@ -190,6 +189,7 @@ class Deployment:
         )
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's own is 1; the environment may say so
             **os.environ,
             **QUIET,
             "FLWR_HOME": str(self.home),
