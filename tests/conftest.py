@@ -70,7 +70,9 @@ LONGEST_FIRST = (
     "engines/test_flower_masking.py",
     "engines/test_local.py",
     "commands/test_cli.py",
-    "reports/test_browser.py",
+    "reports/test_page_content.py",
+    "reports/test_page_reading.py",
+    "reports/test_page_looks.py",
     "test_wheel.py",
 )
 """Files that take more than ten seconds. Begun last, one of them would keep the other workers waiting."""
