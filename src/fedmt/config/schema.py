@@ -121,6 +121,7 @@ class Config(Section):
     device: Stays[str] = "auto"
     precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
     graphs: Stays[bool | None] = None
+    prefetch: Stays[bool | None] = None
     preset: Stays[str | None] = None
     metrics: Stays[list[str]] = Field(default_factory=list)
     checkpoint_every: Stays[int] = Field(1, ge=1)

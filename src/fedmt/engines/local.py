@@ -1,4 +1,4 @@
-"""The local engine: all centers in one process, on one device.
+"""The local engine: all centers in one process, on one device or on several.
 
 A round is a function of the state before it. The same seed gives the same weights, and bit-identical ones on
 the same type of CPU with the same number of threads. A center's random numbers come only from the seed, the
@@ -21,7 +21,7 @@ from fedmt.attacks import Attack
 from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
-from fedmt.engines.device import apart, place
+from fedmt.engines.device import apart, every, place
 from fedmt.engines.eager.trainer import Precision, Trained, Trainer
 from fedmt.engines.graphs.fleet import assemble
 from fedmt.engines.randomness import absent_centers, random_numbers
@@ -50,6 +50,10 @@ class LocalEngine:
         updates that are too large, or point elsewhere.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
+    devices: those that centers are dealt over, `device` first; by default all that `device` stands for. With
+        graphs alone; the results do not depend on them.
+    prefetch: samples stay in host memory and are sent ahead of their steps; None does so where they do not
+        fit on a GPU. The results are the same.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
     summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
@@ -69,6 +73,8 @@ class LocalEngine:
     guard: Guard = field(default_factory=Clip)
     summing: Summing | None = None
     attack: Attack | None = None
+    devices: Sequence[torch.device] = ()
+    prefetch: bool | None = None
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
@@ -85,11 +91,14 @@ class LocalEngine:
                 self.method.check_private_center(center)
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
-        self.federation = place(self.federation, self.device, together=graphs)
+        devices = tuple(self.devices) or every(self.device)
+        if not graphs or not self.method.schedule.centers_train:
+            devices = devices[:1]
+        placed = place(self.federation, devices, graphs, self.prefetch)
+        self.federation = placed.federation
         # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
         here = self.federation.centers if self.method.schedule.centers_train else ()
-        reference = self.federation.reference
-        self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
+        self._fleet = assemble(placed, here, self.trainer, self.site.run) if graphs else None
         self._clipped = 0
         if self.summing is not None:
             check_terms(self.summing, self.federation, self.method.training.participation)

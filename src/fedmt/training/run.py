@@ -208,6 +208,7 @@ def build_engine(
         attack=build_attack(config),
         transforms=build_transforms(config),
         graphs=config.graphs,
+        prefetch=config.prefetch,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
@@ -230,5 +232,19 @@ class Trainer:
         (more on a GPU)."""
         size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
         # Batches of about equal size, since a small last one would have statistics unlike the others.
-        for batch in samples.tensor_split(math.ceil(len(samples) / size)):
+        batches: Iterable[Tensor] = samples.tensor_split(math.ceil(len(samples) / size))
+        if self.device.type == "cuda" and samples.device.type == "cpu":
+            batches = sent_ahead(tuple(batches), self.device)
+        for batch in batches:
             yield self.input.plain(batch.to(self.device))
+
+
+def sent_ahead(batches: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """Batches of host memory on a GPU; a thread pins the next one while the last is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = deque(thread.submit(batch.pin_memory) for batch in batches[:2])
+        for batch in (*batches[2:], None, None)[: len(batches)]:
+            ready = coming.popleft().result()
+            if batch is not None:
+                coming.append(thread.submit(batch.pin_memory))
+            yield ready.to(device, non_blocking=True)

@@ -4,6 +4,8 @@ Centers are dealt to the workers in their order, and a worker takes the next as 
 launched, so that the device has more than one small step to work on. Memory holds as many models as there
 are workers, however many centers there are. Nothing depends on which center is ready first: a center's random
 numbers are its own, and results are handed back in the order of the jobs.
+
+With several devices, each has workers of its own, and a center trains where its samples are (`device.deal`).
 """
 
 from __future__ import annotations
@@ -12,19 +14,23 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedmt.data.center import Center
+from fedmt.engines.device import Placed
 from fedmt.engines.eager.trainer import Trained, Trainer
+from fedmt.engines.graphs.feed import AHEAD
 from fedmt.engines.graphs.program import Uncapturable, UnderWay, signature
+from fedmt.engines.graphs.station import Station
 from fedmt.engines.graphs.worker import Base, Check, Worker, first_steps
 from fedmt.engines.site import Job
 
 WORKERS = 10
-"""At most. More streams did not make an H200 faster (docs/performance.md)."""
+"""On each device, at most. More streams did not make an H200 faster (docs/performance.md)."""
 
 CHECKED_STEPS = 2
 """Number of a job's first steps in which a capture is compared."""
@@ -34,40 +40,50 @@ PREDICT_AT_ONCE = 8192
 
 
 class Fleet:
-    """size: number of workers. run: trains a job step by step, where it cannot be captured."""
+    """stations: the run's devices, its own first. dealt: by center, the number of its station; 0 for others.
+    size: number of workers of each. run: trains a job step by step, where it cannot be captured."""
 
     def __init__(
-        self, trainer: Trainer, values: Tensor, capacity: int, size: int, run: Callable[[Job], Trained]
+        self,
+        trainer: Trainer,
+        stations: Sequence[Station],
+        dealt: Mapping[str, int],
+        capacity: int,
+        size: int,
+        run: Callable[[Job], Trained],
     ) -> None:
-        self._trainer, self._values, self._capacity, self._size = trainer, values, capacity, size
-        self._run = run
+        self._trainer, self._stations, self._dealt = trainer, stations, dealt
+        self._capacity, self._size, self._run = capacity, size, run
         self._workers: list[Worker] = []
+        self._at: dict[Worker, Station] = {}
         self._checks: dict[object, Sequence[Check]] = {}
-        self._base: Base | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self.eager = ""
         """Why steps are no longer captured; empty while they are."""
 
     def train(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Trained]]:
         """Each job with its result, in the order of the jobs."""
         coming = iter(jobs)
-        under_way: deque[UnderWay] = deque()
+        under_way: deque[tuple[Job, Station, UnderWay]] = deque()
         ended = False
+        waiting: Job | None = None  # the next, where no worker of its device is free yet
         try:
             while True:
                 slow: Job | None = None
                 for worker in self._available():
                     if worker.idle and not ended and slow is None:
-                        job = next(coming, None)
-                        ended = job is None
-                        if job is not None:
-                            begun = self._begin(worker, job)
+                        job = waiting or next(coming, None)
+                        ended, waiting = job is None, job
+                        station = self._at[worker]
+                        if job is not None and self._station(job) is station:
+                            waiting, begun = None, self._begin(worker, job)
                             if begun is None:
                                 slow = job
                             else:
-                                under_way.append(begun)
+                                under_way.append((job, station, begun))
                     worker.launch()
                 if self.eager and slow is None and not ended and all(w.idle for w in self._workers):
-                    slow = next(coming, None)
+                    slow, waiting = waiting or next(coming, None), None
                     ended = slow is None
                 # Wait for a result only when this keeps no worker waiting.
                 spare = 2 * len(self._workers)
@@ -76,22 +92,25 @@ class Fleet:
                     or slow is not None
                     or (ended and all(w.idle for w in self._workers))
                 ):
-                    while not under_way[0].launched:
+                    job, station, first = under_way.popleft()
+                    while not first.launched:
                         for worker in self._workers:
                             worker.launch()
-                    first = under_way.popleft()
-                    yield first.job, first.result()
+                    yield job, station.back(first.result(), self._trainer.device)
                 if slow is not None:
                     yield slow, self._run(slow)
                 if self.eager and not under_way:
-                    self._workers = []
+                    self._workers, self._at = [], {}
                 if ended and not under_way:
                     return
         finally:
-            if under_way and self._trainer.device.type == "cuda":
-                torch.cuda.synchronize(self._trainer.device)  # what running steps read must not be freed
+            for station in self._stations:
+                if under_way and station.device.type == "cuda":
+                    torch.cuda.synchronize(station.device)  # what running steps read must not be freed
             for worker in self._workers:
                 worker.drop()
+            for station in self._stations:
+                station.forget()
             self._checks = {}  # they hold a round's weights
 
     def predictions(self, centers: Sequence[Center]) -> Mapping[str, Tensor]:
@@ -101,7 +120,9 @@ class Fleet:
         for center in centers:
             group.append(center)
             if center is centers[-1] or sum(map(len, group)) >= PREDICT_AT_ONCE:
-                values = torch.cat([c.values for c in group]) if len(group) > 1 else center.values
+                values = center.values
+                if len(group) > 1:
+                    values = torch.cat([c.values.to(group[0].values.device) for c in group])
                 parts = self._trainer.predict(values).split([len(c) for c in group])
                 found |= {c.name: part for c, part in zip(group, parts, strict=True)}
                 group = []
@@ -110,20 +131,34 @@ class Fleet:
     def _available(self) -> list[Worker]:
         """The workers, made when they are first needed; none once steps cannot be captured."""
         if not self._workers and not self.eager:
+            every = [station for _ in range(self._size) for station in self._stations]
+            if any(station.samples is None for station in self._stations):
+                # A thread may wait for the device, so each place that samples are gathered in has its own.
+                self._threads = self._threads or ThreadPoolExecutor(AHEAD * len(every), "gather")
             try:
-                for _ in range(self._size):
-                    self._workers.append(Worker(self._trainer, self._values, self._capacity))
+                for station in every:
+                    worker = Worker(
+                        self._trainer, station.samples, self._capacity, station.device, self._threads
+                    )
+                    self._workers.append(worker)
+                    self._at[worker] = station
             except Exception as error:  # a user's model may refuse to be copied
-                self._workers = []
+                self._workers, self._at = [], {}
                 self._give_up(f"{type(error).__name__}: {error}")
         return self._workers
+
+    def _station(self, job: Job) -> Station:
+        return self._stations[self._dealt.get(job.center.name, 0)]
 
     def _begin(self, worker: Worker, job: Job) -> UnderWay | None:
         """None where the job must be trained step by step, as that of a private center."""
         if self.eager or job.noising is not None:
             return None
+        station = self._at[worker]
         try:
-            return worker.begin(job, self._base_of(worker, job), lambda: self._check(job))
+            here = station.here(job)
+            base = self._base_of(worker, here)
+            return worker.begin(here, base, lambda: [station.check(c) for c in self._check(job)])
         except Uncapturable as reason:
             self._give_up(str(reason))
         except torch.cuda.OutOfMemoryError:
@@ -144,11 +179,7 @@ class Fleet:
         return self._checks[key]
 
     def _base_of(self, worker: Worker, job: Job) -> Base:
-        """The job's weights as a vector; the same for all centers of a round except for their own layers."""
-        base = self._base
-        if base is None or not _mostly(job.received, base.weights):
-            base = self._base = Base(job.received, worker.flat.packed(job.received))
-        return base
+        return self._at[worker].base(worker.flat, job)
 
     def _give_up(self, reason: str) -> None:
         self.eager = reason
@@ -159,31 +190,22 @@ class Fleet:
         )
 
 
-def _mostly(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    same = sum(value is other.get(key) for key, value in one.items())
-    return 2 * same > len(one)
-
-
 def assemble(
-    reference: Center, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
-) -> Fleet | None:
+    placed: Placed, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
+) -> Fleet:
     """A fleet for a reference center and the other centers that train here, with one worker per center up to
-    `WORKERS`; without other centers, one worker serves the reference center.
-
-    Their samples are placed together (`device.place`); None where they are not on the device.
-    """
-    values = whole(reference.values)
-    if values.device.type != trainer.device.type:
-        warnings.warn(
-            "The samples do not fit into the GPU's memory: centers are trained one after the other, and each "
-            "batch is sent there when it is needed.",
-            stacklevel=2,
-        )
-        return None
-    capacity = max(len(c) for c in (reference, *centers))
-    count = max(1, len(centers))
+    `WORKERS` on each device; without other centers, one worker serves the reference center."""
+    devices = placed.devices if centers else placed.devices[:1]
+    mine = [[c for c in centers if placed.dealt[c.name] == number] for number in range(len(devices))]
+    stations = []
+    for number, device in enumerate(devices):
+        some = (mine[number] or [placed.federation.reference])[0]
+        stations.append(Station(device, None if placed.prefetch else whole(some.values), home=number == 0))
+    capacity = max(len(c) for c in (placed.federation.reference, *centers))
+    count = max(1, *map(len, mine))
     waves = math.ceil(count / WORKERS)
-    return Fleet(trainer, values, capacity, math.ceil(count / waves), run)
+    dealt = placed.dealt if centers else {}
+    return Fleet(trainer, stations, dealt, capacity, math.ceil(count / waves), run)
 
 
 def whole(part: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedmt.engines.eager.sgd import sgd_step
 from fedmt.engines.eager.trainer import Trained
+from fedmt.engines.graphs.feed import AHEAD, Feed, Stage
 from fedmt.engines.site import Job
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class UnderWay:
     mean_gradient: dict[str, Tensor] = field(default_factory=dict)
     losses: Tensor | None = None
     event: torch.cuda.Event | None = None
+    feed: Feed | None = None
 
     @property
     def launched(self) -> bool:
@@ -93,6 +95,13 @@ class Program:
         }
         self.momentum = {k: torch.zeros_like(v) for k, v in self.trainable.items()}
         self.offset = torch.zeros((), dtype=torch.int64, device=device)
+        self.samples: Tensor | None = None  # the chunk's, where they come from host memory
+        self.stages: list[Stage] = []
+        if worker.samples is None:
+            input = worker.trainer.input
+            shape = (self.chunk, *steps["index"].shape[1:], *input.shape)
+            self.samples = torch.zeros(shape, dtype=input.dtype, device=device)
+            self.stages = [Stage(shape, input.dtype, device) for _ in range(AHEAD)]
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.rate = torch.zeros((), device=device)
         self.batch: Tensor | None = None  # the chunk's views, [chunk, V, ...]
@@ -102,8 +111,11 @@ class Program:
 
     def views(self) -> None:
         """The views of the chunk's steps; the next step is its first."""
-        index = self.steps["index"] + self.offset
-        samples = self.worker.samples.index_select(0, index.flatten()).unflatten(0, index.shape)
+        samples = self.samples
+        if samples is None:
+            assert self.worker.samples is not None
+            index = self.steps["index"] + self.offset
+            samples = self.worker.samples.index_select(0, index.flatten()).unflatten(0, index.shape)
         views = self.make_views(samples, self.steps)
         if self.batch is None:
             self.batch = torch.zeros_like(views)
