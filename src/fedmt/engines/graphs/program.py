@@ -80,7 +80,9 @@ class Program:
         device = worker.device
         steps = job.work.steps
         values = steps["index"][0].numel() * math.prod(worker.trainer.input.seen_shape)
-        self.chunk = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
+        self._most = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
+        # Views are made of the whole chunk, so that it is no longer than a small center's work.
+        self.chunk = min(self._most, 1 << (len(job.work) - 1).bit_length())
         self.steps = {
             k: torch.zeros((self.chunk, *v.shape[1:]), dtype=v.dtype, device=device) for k, v in steps.items()
         }
@@ -108,6 +110,10 @@ class Program:
         self.sums: Tensor | None = None
         self.names: list[str] = []
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
+
+    def outgrown(self, job: Job) -> bool:
+        """Whether the job has so many more steps that longer chunks are worth another capture."""
+        return self.chunk < self._most and len(job.work) >= 4 * self.chunk
 
     def views(self) -> None:
         """The views of the chunk's steps; the next step is its first."""

@@ -73,7 +73,7 @@ class Worker:
         """Begins a job. check: returns what a new capture is compared with."""
         key = signature(job)
         program = self._programs.pop(key, None)
-        if program is None:
+        if program is None or program.outgrown(job):
             while len(self._programs) >= PROGRAMS:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
