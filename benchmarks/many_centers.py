@@ -6,7 +6,7 @@ beside its steps: a plan, weights to begin with, an update to be measured and av
 torch has allocated, and, of the host, the most that the process has had resident.
 
     python benchmarks/many_centers.py [--json FILE]          on a GPU, about a minute
-    python benchmarks/many_centers.py --held-share 0.05      updates beyond 5% of the free memory leave the GPU
+    python benchmarks/many_centers.py --held-share 0.05      updates beyond 5% of free memory leave the GPU
     python benchmarks/many_centers.py --tiny [--profile]     on a CPU: 4 centers of 100 against 40 of 10
 
 Not measured yet.
