@@ -21,6 +21,7 @@ from fedmt.engines.eager.trainer import sent_ahead
 from fedmt.engines.graphs import fleet as fleet_module
 from fedmt.engines.graphs import program as program_module
 from fedmt.engines.graphs.feed import Feed, Stage
+from fedmt.engines.graphs.worker import Worker
 from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images.augment import Augmentation
 from fedmt.methods import METHODS, FedMT, Training
@@ -199,3 +200,33 @@ def test_a_feed_gathers_each_chunk_in_order(tmp_path):
 def test_batches_are_sent_ahead_in_order(count):
     batches = torch.arange(70).view(7, 10)[:count].unbind()
     assert [b.tolist() for b in sent_ahead(batches, GPU)] == [b.tolist() for b in batches]
+
+
+@on_both
+def test_chunks_are_as_long_as_a_small_centers_work_and_grow(
+    make_federation, make_model, monkeypatch, device
+):
+    """Views of steps that a center does not have are not made; a much larger center gets longer chunks."""
+    monkeypatch.setattr(fleet_module, "WORKERS", 1)
+    whole = make_federation(departments=3, layers=0, samples=60)
+    sizes = (7, 12, 60)  # 2, 3 and 12 steps
+    centers = tuple(
+        replace(c, values=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
+        for c, n in zip(whole.centers, sizes, strict=True)
+    )
+    method, strategy = WAYS["T"]
+    federation = replace(whole, centers=centers)
+    engine = LocalEngine(
+        federation, method, smooth(make_model(federation)), 0, device, "float32", strategy, True
+    )
+    state, _ = engine.start()
+    chunks = []
+    launch = Worker._chunk
+
+    def chunk(self, now):
+        launch(self, now)
+        chunks.append((now.job.center.name, now.program.chunk))
+
+    monkeypatch.setattr(Worker, "_chunk", chunk)
+    engine.round(state)
+    assert [c for n, c in dict.fromkeys(chunks) if n in {c.name for c in centers}] == [2, 2, 16]
