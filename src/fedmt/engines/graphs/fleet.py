@@ -92,10 +92,11 @@ class Fleet:
                     or slow is not None
                     or (ended and all(w.idle for w in self._workers))
                 ):
-                    job, station, first = under_way.popleft()
+                    job, station, first = under_way[0]
                     while not first.launched:
                         for worker in self._workers:
                             worker.launch()
+                    under_way.popleft()
                     yield job, station.back(first.result(), self._trainer.device)
                 if slow is not None:
                     yield slow, self._run(slow)
