@@ -17,7 +17,7 @@ from fedmt.aggregation import FedAvgM, Scaffold
 from fedmt.backbones.heads import add_heads
 from fedmt.engines import device as device_module
 from fedmt.engines.device import deal, every, place
-from fedmt.engines.eager.trainer import sent_ahead
+from fedmt.engines.eager.trainer import ahead, sent_ahead
 from fedmt.engines.graphs import fleet as fleet_module
 from fedmt.engines.graphs import program as program_module
 from fedmt.engines.graphs.feed import Feed, Stage
@@ -193,6 +193,17 @@ def test_a_feed_gathers_each_chunk_in_order(tmp_path):
         unfinished.stop()
         with pytest.raises(IndexError, match="50 samples"):
             Feed(samples, index + 1, 3, stages, threads)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_what_is_computed_ahead_comes_in_order(count):
+    assert [v.item() for v in ahead(torch.tensor, range(count))] == list(range(count))
+
+    def fails(item):
+        raise ValueError("as it is")
+
+    with pytest.raises(ValueError, match="as it is"):
+        list(ahead(fails, range(5)))
 
 
 @needs_gpu

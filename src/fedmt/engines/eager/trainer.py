@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,8 @@ from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
 from fedmt.methods.training import Training
 from fedmt.methods.work import LocalWork, Tensors
+
+Item = TypeVar("Item")
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -240,11 +242,17 @@ class Trainer:
 
 
 def sent_ahead(batches: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
-    """Batches of host memory on a GPU; a thread pins the next one while the last is used."""
+    """Batches of host memory on a GPU; the next ones are pinned while one is used."""
+    for batch in ahead(Tensor.pin_memory, batches):
+        yield batch.to(device, non_blocking=True)
+
+
+def ahead(function: Callable[[Item], Tensor], items: Sequence[Item]) -> Iterator[Tensor]:
+    """What a function gives for each item, in their order; a thread computes two ahead."""
     with ThreadPoolExecutor(1) as thread:
-        coming = deque(thread.submit(batch.pin_memory) for batch in batches[:2])
-        for batch in (*batches[2:], None, None)[: len(batches)]:
-            ready = coming.popleft().result()
-            if batch is not None:
-                coming.append(thread.submit(batch.pin_memory))
-            yield ready.to(device, non_blocking=True)
+        coming: deque[Future[Tensor]] = deque()
+        for place in range(len(items) + 2):
+            if place < len(items):
+                coming.append(thread.submit(function, items[place]))
+            if place >= 2 and coming:
+                yield coming.popleft().result()

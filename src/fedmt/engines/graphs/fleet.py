@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedmt.data.center import Center
 from fedmt.engines.device import Placed
-from fedmt.engines.eager.trainer import Trained, Trainer
+from fedmt.engines.eager.trainer import Trained, Trainer, ahead
 from fedmt.engines.graphs.feed import AHEAD
 from fedmt.engines.graphs.program import Uncapturable, UnderWay, signature
 from fedmt.engines.graphs.station import Station
@@ -116,17 +116,17 @@ class Fleet:
 
     def predictions(self, centers: Sequence[Center]) -> Mapping[str, Tensor]:
         """The loaded model's probabilities on each center's samples; small centers go together."""
-        found: dict[str, Tensor] = {}
-        group: list[Center] = []
+        groups: list[list[Center]] = []
         for center in centers:
-            group.append(center)
-            if center is centers[-1] or sum(map(len, group)) >= PREDICT_AT_ONCE:
-                values = center.values
-                if len(group) > 1:
-                    values = torch.cat([c.values.to(group[0].values.device) for c in group])
-                parts = self._trainer.predict(values).split([len(c) for c in group])
-                found |= {c.name: part for c, part in zip(group, parts, strict=True)}
-                group = []
+            if not groups or sum(map(len, groups[-1])) >= PREDICT_AT_ONCE:
+                groups.append([])
+            groups[-1].append(center)
+        found: dict[str, Tensor] = {}
+        in_host_memory = self._stations[0].samples is None
+        joined = ahead(_joined, groups) if in_host_memory else map(_joined, groups)
+        for group, values in zip(groups, joined, strict=True):
+            parts = self._trainer.predict(values).split([len(c) for c in group])
+            found |= {c.name: part for c, part in zip(group, parts, strict=True)}
         return found
 
     def _available(self) -> list[Worker]:
@@ -207,6 +207,12 @@ def assemble(
     waves = math.ceil(count / WORKERS)
     dealt = placed.dealt if centers else {}
     return Fleet(trainer, stations, dealt, capacity, math.ceil(count / waves), run)
+
+
+def _joined(group: Sequence[Center]) -> Tensor:
+    """The samples of some centers as one tensor, where the first one's are."""
+    first = group[0].values
+    return first if len(group) == 1 else torch.cat([c.values.to(first.device) for c in group])
 
 
 def whole(part: Tensor) -> Tensor:
