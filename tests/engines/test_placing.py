@@ -17,7 +17,7 @@ from fedmt.aggregation import FedAvgM, Scaffold
 from fedmt.backbones.heads import add_heads
 from fedmt.engines import device as device_module
 from fedmt.engines.device import deal, every, place
-from fedmt.engines.eager.trainer import ahead, sent_ahead
+from fedmt.engines.eager.sending import ahead, sent
 from fedmt.engines.graphs import fleet as fleet_module
 from fedmt.engines.graphs import program as program_module
 from fedmt.engines.graphs.feed import Feed, Stage
@@ -210,7 +210,7 @@ def test_what_is_computed_ahead_comes_in_order(count):
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_batches_are_sent_ahead_in_order(count):
     batches = torch.arange(70).view(7, 10)[:count].unbind()
-    assert [b.tolist() for b in sent_ahead(batches, GPU)] == [b.tolist() for b in batches]
+    assert [b.tolist() for b in sent(batches, GPU)] == [b.tolist() for b in batches]
 
 
 @on_both

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +18,11 @@ from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
+from fedmt.engines.eager.sending import sent
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
 from fedmt.methods.training import Training
 from fedmt.methods.work import LocalWork, Tensors
-
-Item = TypeVar("Item")
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -234,25 +231,5 @@ class Trainer:
         (more on a GPU)."""
         size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
         # Batches of about equal size, since a small last one would have statistics unlike the others.
-        batches: Iterable[Tensor] = samples.tensor_split(math.ceil(len(samples) / size))
-        if self.device.type == "cuda" and samples.device.type == "cpu":
-            batches = sent_ahead(tuple(batches), self.device)
-        for batch in batches:
-            yield self.input.plain(batch.to(self.device))
-
-
-def sent_ahead(batches: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
-    """Batches of host memory on a GPU; the next ones are pinned while one is used."""
-    for batch in ahead(Tensor.pin_memory, batches):
-        yield batch.to(device, non_blocking=True)
-
-
-def ahead(function: Callable[[Item], Tensor], items: Sequence[Item]) -> Iterator[Tensor]:
-    """What a function gives for each item, in their order; a thread computes two ahead."""
-    with ThreadPoolExecutor(1) as thread:
-        coming: deque[Future[Tensor]] = deque()
-        for place in range(len(items) + 2):
-            if place < len(items):
-                coming.append(thread.submit(function, items[place]))
-            if place >= 2 and coming:
-                yield coming.popleft().result()
+        for batch in sent(samples.tensor_split(math.ceil(len(samples) / size)), self.device):
+            yield self.input.plain(batch)

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from fedmt.data.center import Center
 from fedmt.engines.device import Placed
-from fedmt.engines.eager.trainer import Trained, Trainer, ahead
+from fedmt.engines.eager.sending import ahead
+from fedmt.engines.eager.trainer import Trained, Trainer
 from fedmt.engines.graphs.feed import AHEAD
 from fedmt.engines.graphs.program import Uncapturable, UnderWay, signature
 from fedmt.engines.graphs.station import Station
