@@ -23,7 +23,9 @@ from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.engines.graphs import fleet as fleet_module
+from fedmt.engines.graphs import program as program_module
 from fedmt.engines.graphs import triton_sgd
+from fedmt.engines.graphs import worker as worker_module
 from fedmt.engines.graphs.flat import FlatModel, update
 from fedmt.engines.graphs.program import Program, Uncapturable
 from fedmt.engines.graphs.worker import Check, Worker, first_steps
@@ -227,6 +229,56 @@ def test_no_more_models_than_jobs(make_federation, make_model, way, workers, dev
 
 
 @on_both
+def test_workers_without_memory_leave_their_work_to_others(make_federation, make_model, monkeypatch, device):
+    """The third worker's capture runs out of memory: two train all centers, and none step by step."""
+    begin, refused = Worker.begin, []
+
+    def short(self, *arguments):
+        if self in refused or (len(fast._fleet._workers) > 2 and self is fast._fleet._workers[2]):
+            refused.append(self)
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return begin(self, *arguments)
+
+    whole = make_federation(departments=3, layers=2, half=True)
+    slow = make_engine(whole, make_model, "T", device, graphs=False)
+    fast = make_engine(whole, make_model, "T", device)
+    monkeypatch.setattr(Worker, "begin", short)
+    one, _ = rounds(slow, 1)
+    two, records = rounds(fast, 1)
+    assert len(refused) == 3 and len(fast._fleet._workers) == 2 and not fast._fleet.eager
+    assert all("losses" in r for r in records[1]["centers"].values())
+    close(one, two, device)
+
+
+@on_both
+def test_workers_take_turns(make_federation, make_model, monkeypatch, device):
+    """Chunks of 3 steps, 2 launched at a time: of 4 steps, the first two, the third, the fourth."""
+    monkeypatch.setattr(program_module, "CHUNK_STEPS", 3)
+    monkeypatch.setattr(worker_module, "AT_A_TIME", 2)
+    order = []
+    step = Program.run_step
+    monkeypatch.setattr(
+        Program, "run_step", lambda self: order.append(fast._fleet._workers.index(self.worker)) or step(self)
+    )
+    whole = make_federation(half=True)
+    slow = make_engine(whole, make_model, "T", device, graphs=False)
+    fast = make_engine(whole, make_model, "T", device)
+    one, _ = rounds(slow, 1)
+    state, _ = fast.start()
+    order.clear()
+    two, _ = fast.round(state)
+    if device == HERE:  # the first of each is a trial
+        assert order[:24] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2, 0, 1, 2, 0, 0]
+    close(one, two, device)
+
+
+def test_large_steps_take_fewer_workers(make_federation, make_model, monkeypatch):
+    for filled, workers in ((1 << 30, 3), (3 * 2 * 10 * 28 * 28, 3), (2 * 10 * 28 * 28, 2), (1, 2)):
+        monkeypatch.setattr(fleet_module, "FILLED", filled)
+        assert make_engine(make_federation(), make_model, "T")._fleet._size == workers
+
+
+@on_both
 def test_a_small_center_after_a_large_one(make_federation, make_model, monkeypatch, device):
     """What the large one's steps left in the slots must not be looked for behind the small one's images."""
     monkeypatch.setattr(fleet_module, "WORKERS", 1)
@@ -410,7 +462,7 @@ class Trembles(SmallCNN):
 
 def capture_here(engine, job, monkeypatch):
     """What a worker does with a new shape of work on CUDA, with a capture that replays faithfully."""
-    monkeypatch.setattr(Program, "capture", lambda program: None)
+    monkeypatch.setattr(Program, "capture", lambda program, like=None: None)
     fleet = engine._fleet
     worker = fleet._available()[0]
     worker._capture(Program(worker, job), job, fleet._base_of(worker, job), fleet._check(job))

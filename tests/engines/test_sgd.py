@@ -135,7 +135,7 @@ def steps_of_a_flat_model(device, seed, options, terms, half):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)).to(device)
     flat = FlatModel(model, half)
-    assert len(flat.twins) == (39 if half else 0) and len(flat.weights) == 47
+    assert len(flat.twins) == (67 if half else 0) and len(flat.weights) == (75 if half else 47)
     flat.total = torch.zeros_like(flat.weights)
     flat.anchor = flat.weights.clone() if terms[0] else None
     flat.correction = torch.randn_like(flat.weights) if terms[1] else None
@@ -146,7 +146,7 @@ def steps_of_a_flat_model(device, seed, options, terms, half):
         gradients = [torch.randn_like(p) for p in flat.parameters]
         flat.take(gradients)
         flat.update(rate, training, MU if terms[0] else 0.0, terms[1], True)
-        reference.step(torch.cat([g.flatten().double() for g in gradients]))
+        reference.step(flat.packed(dict(zip(flat.names, gradients, strict=True))).double())
         torch.testing.assert_close(flat.twins, flat.weights[: len(flat.twins)].bfloat16(), rtol=0, atol=0)
     assert_near(flat.weights, reference.weights)
     assert_near(flat.velocity, reference.velocity)

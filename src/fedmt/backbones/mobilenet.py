@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
+from fedmt.backbones.dropout import Dropout
 
 # The paper's table 2: expansion, output channels, number of blocks, stride of the first block.
 STAGES = (
@@ -66,7 +67,7 @@ class MobileNetV2(nn.Module):
                 inputs = outputs
         layers.append(_conv_norm(inputs, FEATURES, 1))
         self.features = nn.Sequential(*layers)
-        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(FEATURES, classes))
+        self.classifier = nn.Sequential(Dropout(0.2), nn.Linear(FEATURES, classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")

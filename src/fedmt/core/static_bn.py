@@ -35,12 +35,16 @@ def set_static(model: nn.Module, static: bool) -> None:
 
 @torch.no_grad()
 def measure(
-    model: nn.Module, batches: Iterable[Tensor], forward: Callable[[Tensor], object] | None = None
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    forward: Callable[[Tensor], object] | None = None,
+    replay: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor] | None = None,
 ) -> Statistics:
     """Statistics of the model's layers over batches [B, ...], as the network sees them.
 
     Each batch is normalised by its own statistics, and these are pooled by the batches' sizes. `forward`
-    runs the model where plain calling will not do (autocast). The model is left in evaluation mode.
+    runs the model where plain calling will not do (autocast), and `replay` calls a function of a batch. The
+    model is left in evaluation mode.
     """
     forward = forward or model
     found = layers(model)
@@ -54,12 +58,17 @@ def measure(
         layer.track_running_stats = True
         layer.momentum = 1.0  # what a batch leaves behind is its own statistics
 
+    def learned(batch: Tensor) -> Tensor:
+        # Twice, since torch refuses a single sample where nothing else is left to average over; two
+        # that are equal have its statistics.
+        forward(batch if len(batch) > 1 else torch.cat([batch, batch]))
+        return torch.cat(list(_buffers(found).values()))
+
     def each() -> Iterator[tuple[float, Statistics]]:
+        sizes = {name: len(buffer) for name, buffer in _buffers(found).items()}
         for batch in batches:
-            # Twice, since torch refuses a single sample where nothing else is left to average over; two
-            # that are equal have its statistics.
-            forward(batch if len(batch) > 1 else torch.cat([batch, batch]))
-            yield float(len(batch)), _statistics(found)
+            own = learned(batch) if replay is None else replay(learned, batch)
+            yield float(len(batch)), dict(zip(sizes, own.split(list(sizes.values())), strict=True))
 
     pooled = pool(each())
     model.eval()
@@ -70,13 +79,14 @@ def measure(
     return pooled
 
 
-def _statistics(found: dict[str, _BatchNorm]) -> Statistics:
-    statistics = {}
+def _buffers(found: dict[str, _BatchNorm]) -> Statistics:
+    """The layers' own, as the last batch has left them."""
+    buffers = {}
     for name, layer in found.items():
         assert layer.running_mean is not None and layer.running_var is not None
-        statistics[f"{name}.running_mean"] = layer.running_mean.clone()
-        statistics[f"{name}.running_var"] = layer.running_var.clone()
-    return statistics
+        buffers[f"{name}.running_mean"] = layer.running_mean
+        buffers[f"{name}.running_var"] = layer.running_var
+    return buffers
 
 
 def pool(parts: Iterable[tuple[float, Statistics]]) -> Statistics:

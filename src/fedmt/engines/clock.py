@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def logged(what: str) -> Iterator[None]:
+    """Logs what was done inside, and its seconds, for those who look for the time of a start
+    (benchmarks/startup.py)."""
+    if not log.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    begin = time.perf_counter()
+    yield
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    log.debug("%.3f s  %s", time.perf_counter() - begin, what)
 
 
 class Clock:

@@ -24,6 +24,7 @@ from fedmt.engines.clock import Clock
 from fedmt.engines.device import apart, every, place
 from fedmt.engines.eager.trainer import Precision, Trained, Trainer
 from fedmt.engines.graphs.fleet import assemble
+from fedmt.engines.graphs.passes import Passes
 from fedmt.engines.randomness import absent_centers, random_numbers
 from fedmt.engines.records import averaged
 from fedmt.engines.scoring import scores_of
@@ -105,6 +106,7 @@ class LocalEngine:
         self._urgent: torch.cuda.Stream | None = None
         if self._fleet is not None and self.device.type == "cuda":
             self._urgent = torch.cuda.Stream(self.device, priority=-1)
+            self.trainer.passes = Passes(self.device)
 
     # -- rounds -----------------------------------------------------------------------------------
 

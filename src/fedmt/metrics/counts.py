@@ -24,13 +24,19 @@ class Counts(NamedTuple):
 
 
 def counts(probabilities: Tensor, labels: Tensor) -> Counts:
-    """Of one test set, [J] each."""
-    from torchmetrics.functional.classification import multiclass_stat_scores
+    """Of one test set, [J] each.
 
+    Every round needs them, and importing torchmetrics takes as long as importing torch.
+    """
     guesses, classes = probabilities.argmax(1), probabilities.shape[1]
-    # Of the five columns the last is the number of samples of the class.
-    found = multiclass_stat_scores(guesses, labels, classes, average=None, validate_args=False)
-    return Counts(*found.unbind(1)[:4])
+
+    def tally(of: Tensor, each: Tensor) -> Tensor:
+        return torch.zeros(classes, dtype=torch.int64, device=of.device).scatter_add_(0, of, each)
+
+    one = torch.ones_like(labels)
+    tp, positive, actual = tally(labels, (guesses == labels).long()), tally(guesses, one), tally(labels, one)
+    fp, fn = positive - tp, actual - tp
+    return Counts(tp, fp, len(labels) - tp - fp - fn, fn)
 
 
 def weighted_counts(probabilities: Tensor, labels: Tensor, weights: Tensor) -> Counts:

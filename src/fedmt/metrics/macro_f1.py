@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedmt.metrics.base import Metric
-from fedmt.metrics.counts import weighted_counts
+from fedmt.metrics.counts import counts, weighted_counts
 from fedmt.metrics.intervals import Statistic
 
 
@@ -16,10 +16,8 @@ def macro_f1(probabilities: Tensor, labels: Tensor) -> Tensor:
     >>> round(macro_f1(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1])).item(), 4)
     0.6667
     """
-    from torchmetrics.functional.classification import multiclass_f1_score
-
-    guesses, classes = probabilities.argmax(1), probabilities.shape[1]
-    return multiclass_f1_score(guesses, labels, classes, average="macro", validate_args=False)
+    of = counts(probabilities, labels)
+    return (2 * of.tp / (2 * of.tp + of.fp + of.fn)).nanmean()
 
 
 def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmt.aggregation import Weights
-from fedmt.backbones.dropout import reseed
+from fedmt.backbones.dropout import reseed, with_own_masks
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
+from fedmt.engines.eager import batches
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
 from fedmt.engines.eager.sending import sent
 from fedmt.engines.eager.sgd import FlatSGD
@@ -25,6 +26,10 @@ from fedmt.methods.training import Training
 from fedmt.methods.work import LocalWork, Tensors
 
 Precision = Literal["auto", "float32", "bfloat16"]
+
+Pass = Callable[[Tensor], Tensor]
+Passes = Callable[[Hashable, Pass, Tensor], Tensor]
+"""(a name of what is computed, a function of a batch, the batch) to what the function gives."""
 
 STATISTICS_SAMPLES = 1000
 """Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: in
@@ -63,6 +68,7 @@ class Trainer:
         input: Input,
         precision: Precision = "auto",
     ) -> None:
+        with_own_masks(model)
         self.model = model.to(device)
         self.input = input
         self.model.to(memory_format=input.memory_format)  # type: ignore[call-overload]
@@ -73,6 +79,8 @@ class Trainer:
         self._heads = heads[1] if heads is not None else None
         if precision == "float32" and device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False
+        self.passes: Passes | None = None
+        """Runs batches without gradients, where the fast engine does it its own way."""
         self.half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
     # -- weights ----------------------------------------------------------------------------------
@@ -197,20 +205,26 @@ class Trainer:
         """The loaded model's probabilities [N, K] on un-augmented samples, by one of its heads."""
         self.model.eval()
         self._answer_by(head)
-        return torch.cat([self._forward(batch).softmax(1) for batch in self._plain_batches(samples)])
+        return self._each(("probabilities", head), lambda batch: self._plain(batch).softmax(1), samples)
 
     @torch.no_grad()
     def predict_by(self, samples: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
         """Probabilities by each of several heads (`weight`, `bias`) on top of the loaded network, which
         is run once for all of them."""
         assert self._heads is not None
-        features: list[Tensor] = []
-        hook = self._heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float()))
+        self.model.eval()
+        self._answer_by(0)
+        seen: list[Tensor] = []
+
+        def features(batch: Tensor) -> Tensor:
+            self._plain(batch)
+            return seen.pop()
+
+        hook = self._heads.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
         try:
-            self.predict(samples)
+            every = self._each("features", features, samples)
         finally:
             hook.remove()
-        every = torch.cat(features)
         return [
             F.linear(every, *(h[k].to(every) for k in ("weight", "bias") if k in h)).softmax(1) for h in heads
         ]
@@ -221,15 +235,37 @@ class Trainer:
         """Of the loaded model's layers over un-augmented samples, `STATISTICS_SAMPLES` of them at most."""
         every = max(1, math.ceil(len(samples) / STATISTICS_SAMPLES))
         spread = samples[::every]  # data may lie sorted by class
-        return static_bn.measure(self.model, self._plain_batches(spread), self._forward)
+        split = batches.split_evenly if self.device.type == "cuda" else batches.split
+        return static_bn.measure(
+            self.model,
+            sent(split(spread, self._batch_size), self.device),
+            self._plain,
+            lambda function, batch: self._pass("statistics", function, batch),
+        )
 
     def set_statistics(self, statistics: static_bn.Statistics) -> None:
         self.model.load_state_dict(statistics, strict=False)
 
-    def _plain_batches(self, samples: Tensor) -> Iterator[Tensor]:
-        """Un-augmented samples as a network sees them, in batches of about half a million places of them
-        (more on a GPU)."""
-        size = max(16, (1 << 19) * (8 if self.device.type == "cuda" else 1) // self.input.extent)
-        # Batches of about equal size, since a small last one would have statistics unlike the others.
-        for batch in sent(samples.tensor_split(math.ceil(len(samples) / size)), self.device):
-            yield self.input.plain(batch)
+    # -- passes without gradients -----------------------------------------------------------------
+
+    @property
+    def _batch_size(self) -> int:
+        return batches.batch_size(self.input, self.device)
+
+    def _each(self, name: Hashable, function: Pass, samples: Tensor) -> Tensor:
+        """What a function gives for stored samples, a batch at a time. name: of what it computes."""
+        size = self._batch_size
+        if self.passes is None:
+            return torch.cat([function(part) for part in sent(batches.split(samples, size), self.device)])
+        found = []
+        for part in sent(samples.split(size), self.device):
+            filled = batches.padded(part, size)
+            found.append(self.passes(name, function, filled)[: len(part)])
+        return torch.cat(found)
+
+    def _pass(self, name: Hashable, function: Pass, batch: Tensor) -> Tensor:
+        return function(batch) if self.passes is None else self.passes(name, function, batch)
+
+    def _plain(self, batch: Tensor) -> Tensor:
+        """The network's logits of un-augmented samples, as they are stored."""
+        return self._forward(self.input.plain(batch))

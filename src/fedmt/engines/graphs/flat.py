@@ -22,6 +22,9 @@ from fedmt.methods.training import Training
 _CAST_WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, Heads)
 """Layers all of whose parameters autocast casts before anything else happens to them."""
 
+ALIGNED = 16
+"""Twins begin at multiples of this many numbers, 32 bytes. Elsewhere cuDNN and cuBLAS have slow kernels."""
+
 Place = tuple[torch.Size, tuple[int, ...], int]
 
 
@@ -48,12 +51,13 @@ class FlatModel:
             dense = parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
             if not dense and not parameter.is_contiguous():
                 parameter.data = parameter.data.contiguous()
+            size += -size % (ALIGNED if id(parameter) in cast else 1)
             self.places[name] = (parameter.shape, parameter.stride(), size)
             size += parameter.numel()
             if id(parameter) in cast:
                 twins = size
         device = next(iter(trained.values())).device
-        self.weights = torch.empty(size, device=device)
+        self.weights = torch.zeros(size, device=device)
         self.velocity = torch.zeros_like(self.weights)
         self.twins = torch.empty(twins, device=device, dtype=torch.bfloat16)
         self.gradient = (torch.zeros_like(self.twins), torch.zeros(size - twins, device=device))
@@ -84,7 +88,7 @@ class FlatModel:
 
     def packed(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Weights by name as one vector in this order."""
-        flat = torch.empty_like(self.weights)
+        flat = torch.zeros_like(self.weights)
         self.put(flat, weights)
         return flat
 

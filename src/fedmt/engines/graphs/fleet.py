@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center
+from fedmt.engines.clock import logged
 from fedmt.engines.device import Placed
 from fedmt.engines.eager.sending import ahead
 from fedmt.engines.eager.trainer import Trained, Trainer
@@ -32,6 +33,10 @@ from fedmt.engines.site import Job
 
 WORKERS = 10
 """On each device, at most. More streams did not make an H200 faster (docs/performance.md)."""
+
+FILLED = 1 << 24
+"""Values of the samples of all workers' steps at once, beyond which another worker has nothing left to fill:
+such steps keep the device busy by themselves. Each worker costs a capture, and memory."""
 
 CHECKED_STEPS = 2
 """Number of a job's first steps in which a capture is compared."""
@@ -71,13 +76,16 @@ class Fleet:
         try:
             while True:
                 slow: Job | None = None
-                for worker in self._available():
+                for worker in list(self._available()):
                     if worker.idle and not ended and slow is None:
                         job = waiting or next(coming, None)
                         ended, waiting = job is None, job
                         station = self._at[worker]
                         if job is not None and self._station(job) is station:
-                            waiting, begun = None, self._begin(worker, job)
+                            begun = self._begin(worker, job)
+                            if worker not in self._workers:  # there is no memory for it: another's turn
+                                continue
+                            waiting = None
                             if begun is None:
                                 slow = job
                             else:
@@ -138,12 +146,13 @@ class Fleet:
                 # A thread may wait for the device, so each place that samples are gathered in has its own.
                 self._threads = self._threads or ThreadPoolExecutor(AHEAD * len(every), "gather")
             try:
-                for station in every:
-                    worker = Worker(
-                        self._trainer, station.samples, self._capacity, station.device, self._threads
-                    )
-                    self._workers.append(worker)
-                    self._at[worker] = station
+                with logged(f"made {len(every)} workers"):
+                    for station in every:
+                        worker = Worker(
+                            self._trainer, station.samples, self._capacity, station.device, self._threads
+                        )
+                        self._workers.append(worker)
+                        self._at[worker] = station
             except Exception as error:  # a user's model may refuse to be copied
                 self._workers, self._at = [], {}
                 self._give_up(f"{type(error).__name__}: {error}")
@@ -160,11 +169,17 @@ class Fleet:
         try:
             here = station.here(job)
             base = self._base_of(worker, here)
-            return worker.begin(here, base, lambda: [station.check(c) for c in self._check(job)])
+            beside = [w for w in self._workers if self._at[w] is station]
+            return worker.begin(here, base, lambda: [station.check(c) for c in self._check(job)], beside)
         except Uncapturable as reason:
             self._give_up(str(reason))
         except torch.cuda.OutOfMemoryError:
-            self._give_up("the device's memory does not suffice for several models; lower the batch size")
+            if sum(at is station for at in self._at.values()) > 1:
+                self._workers.remove(worker)
+                del self._at[worker]
+                torch.cuda.empty_cache()
+                return None
+            self._give_up("the device's memory does not suffice for a captured step; lower the batch size")
         return None
 
     def _check(self, job: Job) -> Sequence[Check]:
@@ -172,11 +187,12 @@ class Fleet:
         key = signature(job)
         if key not in self._checks:
             checks, received = [], job.received
-            for position in range(min(CHECKED_STEPS, len(job.work))):
-                step = replace(first_steps(job, 1, position), received=received)
-                done = self._run(step)
-                received = {k: v.clone() for k, v in done.weights.items()}
-                checks.append(Check(step, done.losses, received))
+            with logged("took the first steps of new work step by step, to compare with"):
+                for position in range(min(CHECKED_STEPS, len(job.work))):
+                    step = replace(first_steps(job, 1, position), received=received)
+                    done = self._run(step)
+                    received = {k: v.clone() for k, v in done.weights.items()}
+                    checks.append(Check(step, done.losses, received))
             self._checks[key] = checks
         return self._checks[key]
 
@@ -205,7 +221,9 @@ def assemble(
         stations.append(Station(device, None if placed.prefetch else whole(some.values), home=number == 0))
     capacity = max(len(c) for c in (placed.federation.reference, *centers))
     count = max(1, *map(len, mine))
-    waves = math.ceil(count / WORKERS)
+    step = 2 * trainer.training.batch_size * math.prod(trainer.input.seen_shape)
+    most = min(WORKERS, max(2, math.ceil(FILLED / step)))
+    waves = math.ceil(count / most)
     dealt = placed.dealt if centers else {}
     return Fleet(trainer, stations, dealt, capacity, math.ceil(count / waves), run)
 

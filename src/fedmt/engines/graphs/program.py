@@ -8,18 +8,20 @@ elsewhere they are called, which is how they are tested without a GPU.
 
 from __future__ import annotations
 
-import gc
 import math
-import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedmt.backbones.dropout import drawing_layers
+from fedmt.core.errors import cut
+from fedmt.engines.clock import logged
 from fedmt.engines.eager.sgd import sgd_step
 from fedmt.engines.eager.trainer import Trained
+from fedmt.engines.graphs.capturing import captured, never_waiting
 from fedmt.engines.graphs.feed import AHEAD, Feed, Stage
 from fedmt.engines.site import Job
 
@@ -37,12 +39,16 @@ class Uncapturable(Exception):
 
 @dataclass(eq=False)
 class UnderWay:
-    """A job that a worker has begun. What its steps read is held until they are done."""
+    """A job that a worker has begun. What its steps read is held until they are done.
+
+    done: steps that were launched. seen: further ones whose views are made.
+    """
 
     job: Job
     program: Program
     steps: Mapping[str, Tensor]
     done: int = 0
+    seen: int = 0
     held: list[object] = field(default_factory=list)
     found: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -156,44 +162,49 @@ class Program:
             self.sums.add_(torch.stack([losses[name].detach().float() for name in self.names]))
             self.position.add_(1)
 
-    def capture(self) -> None:
-        """Captures both functions; the slots must hold a job, which is overwritten. Raises `Uncapturable`."""
+    def capture(self, like: Program | None = None) -> None:
+        """Captures both functions; the slots must hold a job, which is overwritten. Raises `Uncapturable`.
+
+        like: another worker's program of the same work. What was tried there need not be tried again.
+        """
+        worker = self.worker
+        assert worker.stream is not None and worker.pool is not None
+        if like is None:
+            with logged("tried a new shape of work, with the first use of its kernels"):
+                self._try()
+        else:
+            assert like.batch is not None and like.sums is not None
+            self.batch, self.sums = torch.zeros_like(like.batch), torch.zeros_like(like.sums)
+            self.names = like.names
+        try:
+            with logged("captured it for a worker"):
+                # One after the other, in this order: the step reads what the views were written to.
+                first, second = (captured(f, worker.stream, worker.pool) for f in (self.views, self.step))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            torch.cuda.synchronize(worker.device)
+            raise Uncapturable(_first_line(error)) from error
+        self._graphs = first, second
+
+    def _try(self) -> None:
+        """Takes two steps as they will be captured."""
         device = self.worker.device
         random = torch.cuda.get_rng_state(device)
         try:
-            for trial in range(2):
-                # The second time a wait for the device is an error: a captured step could not wait either.
-                with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
-                    torch.cuda.set_sync_debug_mode("error" if trial else "default")
+            self.views()
+            self.step()
+            with never_waiting():
                 self.views()
                 self.step()
+        except torch.cuda.OutOfMemoryError:
+            raise
         except Exception as error:
             raise Uncapturable(_first_line(error)) from error
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize(device)
         if not torch.equal(random, torch.cuda.get_rng_state(device)):
-            raise Uncapturable("it draws random numbers of its own (dropout)")
-        graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
-        # An older engine's graphs, were they collected as garbage just now, would end the capture.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            for graph, function in zip(graphs, (self.views, self.step), strict=True):
-                with torch.cuda.graph(
-                    graph,
-                    pool=self.worker.pool,
-                    stream=self.worker.stream,
-                    capture_error_mode="thread_local",
-                ):
-                    function()
-        except Exception as error:
-            torch.cuda.synchronize(device)
-            raise Uncapturable(_first_line(error)) from error
-        finally:
-            if collecting:
-                gc.enable()
-        self._graphs = graphs
+            raise draws(self.worker.model)
+        torch.cuda.empty_cache()  # a captured step has memory of its own
 
     def run_views(self) -> None:
         self.views() if self._graphs is None else self._graphs[0].replay()
@@ -236,6 +247,13 @@ def signature(job: Job) -> Hashable:
     terms = (job.terms.proximal, corrects(job), job.terms.measure)
     parts = (shapes(work.steps, 1), shapes(samples, 1), shapes(tables), shapes(work.trainable))
     return (work.views, work.loss, job.head, terms, *map(tuple, parts))
+
+
+def draws(model: nn.Module) -> Uncapturable:
+    """A step drew numbers from torch's generator, which no replay repeats: where that may be."""
+    layers = list(drawing_layers(model))
+    where = f"in {cut(layers, 3)}" if layers else "in a function such as torch.nn.functional.dropout"
+    return Uncapturable(f"it draws random numbers of its own {where}; layers of nn.Dropout are fine")
 
 
 def _first_line(error: Exception) -> str:

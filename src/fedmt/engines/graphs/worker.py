@@ -21,11 +21,16 @@ from fedmt.core import static_bn
 from fedmt.engines.eager.trainer import Trained, Trainer
 from fedmt.engines.graphs.feed import Feed
 from fedmt.engines.graphs.flat import FlatModel
-from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, signature
+from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, draws, signature
 from fedmt.engines.site import Job
 
 PROGRAMS = 16
 """Number of shapes of work that a worker remembers. They share the memory of their steps, not their slots."""
+
+
+AT_A_TIME = 8
+"""Number of steps that are launched before it is the next worker's turn. A launch takes the host some time:
+after a whole chunk of each worker's steps, the last worker would begin late."""
 
 
 class Worker:
@@ -69,8 +74,15 @@ class Worker:
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def begin(self, job: Job, base: Base, check: Callable[[], Sequence[Check]] | None = None) -> UnderWay:
-        """Begins a job. check: returns what a new capture is compared with."""
+    def begin(
+        self,
+        job: Job,
+        base: Base,
+        check: Callable[[], Sequence[Check]] | None = None,
+        others: Sequence[Worker] = (),
+    ) -> UnderWay:
+        """Begins a job. check: returns what a new capture is compared with. others: of the same device; they
+        may have one."""
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None or program.outgrown(job):
@@ -78,7 +90,10 @@ class Worker:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
             if self.stream is not None:
-                self._capture(program, job, base, check() if check is not None else ())
+                known = (w._programs[key] for w in others if key in w._programs)
+                like = next((p for p in known if p.chunk == program.chunk), None)
+                checks = check() if check is not None else ()
+                self._capture(program, job, base, checks[:1] if like is not None else checks, like)
             else:
                 self._try(program, job, base)
         self._programs[key] = program  # the last used is the last to be forgotten
@@ -86,7 +101,7 @@ class Worker:
         return self._now
 
     def launch(self) -> None:
-        """Launches the next chunk of steps and, after the last of them, the copies of the results."""
+        """Launches the next steps and, after the last of them, the copies of the results."""
         now = self._now
         if now is None:
             return
@@ -103,16 +118,20 @@ class Worker:
         self._now = None
 
     def _chunk(self, now: UnderWay) -> None:
+        """The next steps of a chunk, and before its first one the views of all."""
         program = now.program
-        count = min(program.chunk, len(now.job.work) - now.done)
-        for key, slot in program.steps.items():
-            slot[:count].copy_(now.steps[key][now.done : now.done + count])
-        # Views are made of the whole chunk, and a larger center's samples may be left in its end.
-        program.steps["index"][count:].zero_()
-        self._send(now)
-        program.run_views()
+        if now.seen == 0:
+            count = now.seen = min(program.chunk, len(now.job.work) - now.done)
+            for key, slot in program.steps.items():
+                slot[:count].copy_(now.steps[key][now.done : now.done + count])
+            # Views are made of the whole chunk, and a larger center's samples may be left in its end.
+            program.steps["index"][count:].zero_()
+            self._send(now)
+            program.run_views()
+        count = min(now.seen, AT_A_TIME)
         for _ in range(count):
             program.run_step()
+        now.seen -= count
         now.done += count
 
     def _send(self, now: UnderWay) -> None:
@@ -210,25 +229,44 @@ class Worker:
         random = torch.random.get_rng_state()
         self._chunk(self._fill(program, first_steps(job, 1), base))
         if not torch.equal(random, torch.random.get_rng_state()):
-            raise Uncapturable("it draws random numbers of its own (dropout)")
+            raise draws(self.model)
 
-    def _capture(self, program: Program, job: Job, base: Base, checks: Sequence[Check]) -> None:
-        """Captures, then replays a job's first steps and compares them with the step-by-step engine's."""
-        now = self._fill(program, job, base)
+    def _capture(
+        self, program: Program, job: Job, base: Base, checks: Sequence[Check], like: Program | None = None
+    ) -> None:
+        """Captures, then replays a job's first steps and compares them with the step-by-step engine's.
+
+        like: another worker's program of the same work.
+        """
+        self._prepare(program, job, base)
         with self._on_stream():
-            for key, slot in program.steps.items():
-                count = min(program.chunk, len(job.work))
-                slot[:count].copy_(now.steps[key][:count])
-            self._send(now)
-            program.capture()
-        if now.feed is not None:
-            now.feed.stop()
+            try:
+                program.capture(like)
+            except Uncapturable:
+                if like is None:
+                    raise
+                # It worked elsewhere: perhaps something is made on first use by each worker.
+                self._prepare(program, job, base)
+                program.capture()
         for check in checks:
             now = self._fill(program, check.job, base)
             with self._on_stream():
                 self._chunk(now)
                 self._snapshot(now)
             check.compare(now.result(), self.flat.names)
+
+    def _prepare(self, program: Program, job: Job, base: Base) -> None:
+        """Fills the slots with the job's first steps."""
+        now = self._fill(program, job, base)
+        with self._on_stream():
+            count = min(program.chunk, len(job.work))
+            for key, slot in program.steps.items():
+                slot[:count].copy_(now.steps[key][:count])
+            self._send(now)
+        if now.feed is not None:
+            now.feed.stop()
+        if self.stream is not None:
+            self.stream.synchronize()  # what is copied must not be freed before
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,55 @@
+"""Work that is launched once and then replayed: a CUDA graph of a function's kernels."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+Pool = Any
+"""What `torch.cuda.graph_pool_handle` gives: torch has no public type for it."""
+
+
+def captured(function: Callable[[], object], stream: torch.cuda.Stream, pool: Pool) -> torch.cuda.CUDAGraph:
+    """The graph of what the function launches; it must have been called before, and never wait.
+
+    `torch.cuda.graph` would empty the caches of memory every time, which waits for all that is running. Here
+    they are emptied only where memory may run out, since a capture cannot take back what is cached.
+    """
+    free, total = torch.cuda.mem_get_info(stream.device)
+    if free < total / 4:
+        torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()
+    # An older engine's graphs, were they collected as garbage just now, would end the capture.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.stream(stream):
+            # Of this thread alone: another may wait for the device meanwhile.
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                function()
+            except Exception:
+                with suppress(Exception):  # the function's own error says more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
+    return graph
+
+
+@contextmanager
+def never_waiting() -> Iterator[None]:
+    """Inside, a wait for the device is an error: what is captured could not wait either."""
+    with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
