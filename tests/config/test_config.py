@@ -612,3 +612,9 @@ def test_the_resolved_text_is_that_of_earlier_versions(load) -> None:
     tables = [line for line in text.splitlines() if line.startswith("[") and not line.startswith("[[")]
     assert tables.index("[model]") + 1 == tables.index("[images]")
     assert "input" not in text.split("[")[0] and "metrics" not in text.split("[")[0]
+
+
+def test_where_samples_lie_may_change_when_a_run_goes_on(load) -> None:
+    prefetching = load("prefetch = true\n" + BENCHMARK)
+    assert prefetching.prefetch is True
+    assert dump_config(prefetching) == dump_config(load(BENCHMARK))

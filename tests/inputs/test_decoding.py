@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from fedmt.core.errors import FedmtError
+from fedmt.core.progress import heard_by
 from fedmt.data import ImageOptions, read_images
 from fedmt.inputs.images import decoding as images
 
@@ -293,3 +294,28 @@ def test_cache_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     path, cache = write(tmp_path / "a.png"), tmp_path / "cache"
     cache.touch()
     assert str(cache) in error_of(path, memory_limit=1, cache=cache)
+
+
+def test_decoding_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "CHUNK", 2)
+    paths = [write(tmp_path / f"{i}.png") for i in range(5)]
+    heard: list[tuple[str, int, int]] = []
+    with heard_by(lambda *told: heard.append(told)):
+        read(*paths, cache=tmp_path, memory_limit=1)
+        read(*paths, cache=tmp_path, memory_limit=1)  # from the cache: nothing to wait for
+    assert heard == [("Decoding images", done, 5) for done in (2, 4, 5)]
+    read(*paths)  # nobody listens
+    assert len(heard) == 3
+
+
+def test_decoding_can_be_stopped_and_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "CHUNK", 2)
+    paths = [write(tmp_path / f"{i}.png") for i in range(5)]
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), heard_by(stop):
+        read(*paths, cache=tmp_path / "cache", memory_limit=1)
+    assert list((tmp_path / "cache").iterdir()) == []

@@ -1,6 +1,6 @@
 """The updates of one round: held until all have arrived, measured, judged, and then combined.
 
-Who is odd can be told only next to the others, so they are in memory together. Recorded of each center:
+Who is odd can be told only next to the others, so each is kept until then (`shelf`). Recorded of each center:
 
     update_norm      of what it sends, in float64 (weights alone, without `control:`)
     update_cosine    to the mean of all plausible updates of the round, every center counting once
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from fedmt.aggregation.base import Accumulator, Strategy, Weights, all_finite
 from fedmt.aggregation.guards import Guard, Update, mixed
-from fedmt.aggregation.guards.geometry import control_names, dot, norm, plain_mean, weight_names
+from fedmt.aggregation.guards.geometry import dot, norm, plain_mean, weight_names
+from fedmt.aggregation.shelf import Shelf
 
 FAR = 1000.0
 BEYOND = 1e4
@@ -48,20 +49,24 @@ class Received:
     def __init__(self, strategy: Strategy, guard: Guard, model: Mapping[str, Tensor]) -> None:
         self.strategy, self.guard, self.model = strategy, guard, model
         self.updates: list[Update] = []
+        self._shelf = Shelf()
 
     def add(self, center: str, update: Weights, weight: float) -> bool:
         """Holds an update, whose tensors it may keep and change; False, holding nothing, if it is not
         finite."""
         if not all_finite(update.values()):
             return False
-        self.updates.append(Update(center, update, weight))
+        found = Update(center, update, weight)
+        if not self._shelf.has_room(update):
+            found = found.stored(self._shelf.put(update))
+        self.updates.append(found)
         return True
 
     @torch.no_grad()
     def combine(self, root: Weights | None = None) -> Combined:
         """root: the reference center's own update, where the guard needs it."""
         # Before anything is combined: an accumulator may change what it is given.
-        norms = [norm(u.tensors, weight_names(u.tensors)) for u in self.updates]
+        norms = [u.norm for u in self.updates]
         left_out = self._left_out(norms) if self.guard.leaves_out else {}
         used = [u for u in self.updates if u.center not in left_out]
         facts = self._measured(used, norms)
@@ -70,7 +75,7 @@ class Received:
         guarded = self.guard.combine(used, self.strategy.accumulator(), root)
         for center, found in guarded.facts.items():
             facts[center] |= found
-        self.updates = []
+        self.updates, self._shelf = [], Shelf()
         accumulator: Accumulator = guarded.accumulator
         return Combined(accumulator.result(), accumulator.counts, left_out, facts)
 
@@ -93,7 +98,7 @@ class Received:
         found: dict[str, str] = {}
         whole = {k: v for k, v in self.model.items() if v.is_floating_point()}
         size = norm(whole, sorted(whole))
-        controls = [norm(u.tensors, control_names(u.tensors)) for u in self.updates]
+        controls = [u.control_norm for u in self.updates]
         for sizes, what in ((norms, "update"), (controls, "control variate")):
             usual = median_low(sizes) if sizes else 0.0
             for update, own in zip(self.updates, sizes, strict=True):

@@ -107,6 +107,7 @@ def schema(
 
 def check(config: ConfigArgument, set_: SetOption = None) -> None:
     """Load everything, train nothing: the federation as a table, and every problem named."""
+    from rich.progress import TimeRemainingColumn
     from rich.table import Table
 
     from fedmt.commands.steps import next_step
@@ -116,16 +117,17 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     from fedmt.data.overlap import overlaps
     from fedmt.engines.budget import privacy_notes
     from fedmt.engines.device import pick_device
-    from fedmt.training.progress import make_console
+    from fedmt.training.progress import Live, make_console
     from fedmt.training.run import build_engine
 
     settings = load_config(config, set_)
     device = pick_device(settings.device)
     remote = {c.name for c in settings.centers if c.source == "remote"}
-    federation, notes = build_federation(settings, at_hand=not remote)
+    console = make_console()
+    with Live(console, TimeRemainingColumn()).showing():
+        federation, notes = build_federation(settings, at_hand=not remote)
     # Of a frozen backbone, the reference center's features show what becomes of the config.
     engine = build_engine(settings, freeze(settings, federation, device, reference_only=True), device)
-    console = make_console()
     table = Table(
         title=f"{config}: wanted space '{federation.wanted.name}' ({len(federation.wanted)} classes)"
     )

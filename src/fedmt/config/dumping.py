@@ -24,6 +24,7 @@ def dump_config(config: Config) -> str:
     if not plain["augmentation"].get("cutmix", True):
         del plain["augmentation"]["cutmix"]  # likewise
     del plain["keep_checkpoints"]  # how much is kept may change when a run goes on
+    plain.pop("prefetch", None)  # where samples lie may change, too: the weights do not depend on it
     plain.pop("tracking", None)  # who is told of a run, which may change when it goes on
     for center in plain.get("centers", ()):
         center.pop("key", None)  # who may speak for a center may change, too

@@ -119,7 +119,8 @@ class Config(Section):
     seed: Travels[int] = Field(0, ge=0, lt=2**63)
     """Everything random follows from it. Run several seeds before you trust a difference."""
     device: Stays[str] = "auto"
-    """Where to train: `"auto"`, `"cpu"`, `"cuda"`, `"cuda:1"`."""
+    """Where to train: `"cpu"`; `"cuda"`, every visible GPU; `"cuda:1"`, one of them. `"auto"` is `"cuda"` if
+    there is a GPU."""
     precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
     """Number format of the forward and backward passes. `"auto"` is bfloat16 on CUDA and float32
     elsewhere."""
@@ -129,6 +130,9 @@ class Config(Section):
     compile: Stays[bool | None] = None
     """Whether `torch.compile` makes the network faster, where centers train in CUDA graphs. It takes half a
     minute the first time. If it is not set, runs of 300 rounds and more use it."""
+    prefetch: Stays[bool | None] = None
+    """Whether samples stay in host memory and are sent to the GPU ahead of their steps. If it is not set, this
+    is done where they would not fit on the GPU."""
     preset: Stays[str | None] = None
     """Named settings for whole tables. `"paper"` gives the method the options that the paper prints. Keys
     that you set yourself take precedence."""

@@ -300,13 +300,24 @@ def posterior(probabilities: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
     (`q_ik ~ M[y_i, k]`), where the label has no class either (an all-zero row of M), on the model, and
     at last on the uniform distribution: each row is a distribution whatever comes in.
     """
-    # In float64, where a product of two small float32 numbers does not underflow.
-    scores = probabilities.double().nan_to_num(0.0, 0.0, 0.0)
-    allowed = matrix.double()[labels]
-    joint = scores * allowed
-    for fallback in (allowed, scores, torch.ones_like(scores)):
-        joint = torch.where(joint.sum(1, keepdim=True) > 0, joint, fallback)
-    return (joint / joint.sum(1, keepdim=True)).to(probabilities.dtype)
+    return Posterior(probabilities)(matrix.double()[labels]).to(probabilities.dtype)
+
+
+class Posterior:
+    """`posterior` of the same probabilities under many matrices, as expectation maximization asks for it."""
+
+    def __init__(self, probabilities: Tensor) -> None:
+        # In float64, where a product of two small float32 numbers does not underflow.
+        self.scores = probabilities.double().nan_to_num(0.0, 0.0, 0.0)
+        known = self.scores.sum(1, keepdim=True) > 0
+        self._without_label = torch.where(known, self.scores, 1.0)
+
+    def __call__(self, allowed: Tensor) -> Tensor:
+        """allowed: M[y_i, k], the row of each sample's label, float64 [N, K]. Returns float64 [N, K]."""
+        joint = self.scores * allowed
+        otherwise = torch.where(allowed.sum(1, keepdim=True) > 0, allowed, self._without_label)
+        joint = torch.where(joint.sum(1, keepdim=True) > 0, joint, otherwise)
+        return joint / joint.sum(1, keepdim=True)
 
 
 def frobenius_error(estimate: Tensor, truth: Tensor) -> float:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
-from fedmt.core.labels import COLUMN_TOLERANCE, LabelSpace, posterior
+from fedmt.core.labels import COLUMN_TOLERANCE, LabelSpace, Posterior
 from fedmt.core.pseudo_labels import normalized
 
 ITERATIONS = 50
@@ -61,8 +61,9 @@ def estimated_prior(
     spread = m / m.sum(1, keepdim=True).clamp_min(1e-300)
     base = spread[labels].mean(0)
     base = prior = base / base.sum().clamp_min(1e-300)  # a label may have an all-zero row of M
+    rows, guess = m[labels], Posterior(g)
     for _ in range(iterations):
-        q = posterior(g, prior * m, labels)
+        q = guess(prior * rows)
         prior = q.mean(0).lerp(base, _doubt(q, doubt))
     return prior.to(scores.dtype)
 
@@ -80,8 +81,9 @@ def estimated_joint(
     g = scores.double()
     shares = torch.bincount(labels, minlength=classes).double() / len(labels)
     base = joint = shares[:, None].expand(classes, g.shape[1]) / g.shape[1]
+    guess = Posterior(g)
     for _ in range(iterations):
-        q = posterior(g, joint, labels)
+        q = guess(joint[labels])
         found = torch.zeros_like(base).index_add_(0, labels, q) / len(labels)
         joint = found.lerp(base, _doubt(q, doubt))
     return joint.to(scores.dtype)

@@ -1,10 +1,10 @@
-"""Which device a run uses, and what of a federation lies on it."""
+"""Which devices a run uses, and what of a federation lies on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -37,44 +37,112 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def place(federation: Federation, device: torch.device, together: bool = False) -> Federation:
-    """The federation with all its data placed, see `place_centers`."""
-    everyone = (federation.reference, *federation.centers, *federation.tests)
-    reference, *others = place_centers(everyone, device, together)
-    count = len(federation.centers)
-    return replace(
-        federation, reference=reference, centers=tuple(others[:count]), tests=tuple(others[count:])
+def every(device: torch.device) -> tuple[torch.device, ...]:
+    """All devices that a name stands for: 'cuda' is every visible GPU, 'cuda:1' and 'cpu' are one."""
+    if device.type != "cuda" or device.index is not None:
+        return (device,)
+    return (device, *(torch.device("cuda", i) for i in range(1, torch.cuda.device_count())))
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """federation: with its data placed. devices: those of the run, its own first. dealt: by center, the
+    number of the device that it trains on. prefetch: the samples stayed in host memory."""
+
+    federation: Federation
+    devices: Sequence[torch.device]
+    dealt: Mapping[str, int]
+    prefetch: bool
+
+
+def place(
+    federation: Federation,
+    devices: Sequence[torch.device],
+    together: bool = False,
+    prefetch: bool | None = None,
+) -> Placed:
+    """Labels on the first device, and the samples of each center on the one that it is dealt to.
+
+    On a GPU, or where asked for (together), all samples of a device lie in one tensor, and a center's are a
+    part of it: so one captured step can gather from any center's. prefetch: leave the samples in host memory;
+    None does so where they would take more than `DEVICE_SHARE` of a GPU's free memory.
+    """
+    devices = devices[: max(1, len(federation.centers))]
+    dealt = deal(federation.centers, len(devices))
+    own: list[list[Center]] = [[] for _ in devices]
+    own[0] += [federation.reference, *federation.tests]
+    for center in federation.centers:
+        own[dealt[center.name]].append(center)
+    if prefetch is None:
+        prefetch = not all(
+            _fit([c for mine, d in zip(own, devices, strict=True) if d == device for c in mine], device)
+            for device in set(devices)
+        )
+    placed: dict[int, Center] = {}
+    for mine, device in zip(own, devices, strict=True):
+        found = place_centers(mine, device, together, prefetch, devices[0])
+        placed |= {id(before): after for before, after in zip(mine, found, strict=True)}
+    changed = replace(
+        federation,
+        reference=placed[id(federation.reference)],
+        centers=tuple(placed[id(c)] for c in federation.centers),
+        tests=tuple(placed[id(c)] for c in federation.tests),
     )
+    return Placed(changed, devices, dealt, prefetch)
+
+
+def deal(centers: Sequence[Center], count: int) -> dict[str, int]:
+    """By center, one of `count` devices: in their order, each to the device with the fewest samples yet."""
+    loads = [0] * count
+    dealt = {}
+    for center in centers:
+        device = dealt[center.name] = loads.index(min(loads))
+        loads[device] += len(center)
+    return dealt
 
 
 def place_centers(
-    centers: Sequence[Center], device: torch.device, together: bool = False
+    centers: Sequence[Center],
+    device: torch.device,
+    together: bool = False,
+    prefetch: bool | None = None,
+    labels_on: torch.device | None = None,
 ) -> tuple[Center, ...]:
-    """Labels on the device, and samples too while they fit; else a batch travels at a time.
-
-    On a GPU, or where asked for, all samples lie in one tensor, and a center's are a part of it: so one
-    captured step can gather from any center's.
-    """
+    """The centers with their samples on a device, as `place` has it, and their labels there or elsewhere."""
     if device.type == "cpu" and not together:
         return tuple(centers)
-    values = {id(c.values): c.values for c in centers}  # tests in several spaces share theirs
-    moved = values
-    size = sum(v.nbytes for v in values.values())
-    if device.type != "cuda" or size <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+    moved = values = _values(centers)
+    if not (not _fit(centers, device) if prefetch is None else prefetch):
         sizes = [len(v) for v in values.values()]
         input = centers[0].input
-        every = torch.empty((sum(sizes), *input.shape), dtype=input.dtype, device=device)
-        parts = every.split(sizes)
+        whole = torch.empty((sum(sizes), *input.shape), dtype=input.dtype, device=device)
+        parts = whole.split(sizes)
         for part, own in zip(parts, values.values(), strict=True):
             part.copy_(own)
         moved = dict(zip(values, parts, strict=True))
+    elif together:
+        moved = {key: own.contiguous() for key, own in values.items()}  # rows are copied out of it one by one
 
     def moved_center(center: Center) -> Center:
-        labels = None if center.labels is None else center.labels.to(device)
-        truth = None if center.truth is None else center.truth.to(device)
+        there = labels_on or device
+        labels = None if center.labels is None else center.labels.to(there)
+        truth = None if center.truth is None else center.truth.to(there)
         return replace(center, values=moved[id(center.values)], labels=labels, truth=truth)
 
     return tuple(map(moved_center, centers))
+
+
+def _values(centers: Sequence[Center]) -> dict[int, torch.Tensor]:
+    """Their samples, each once: tests in several spaces share theirs."""
+    return {id(c.values): c.values for c in centers}
+
+
+def _fit(centers: Sequence[Center], device: torch.device) -> bool:
+    """Whether their samples may lie on the device."""
+    if device.type != "cuda":
+        return True
+    size = sum(v.nbytes for v in _values(centers).values())
+    return size <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The local engine: all centers in one process, on one device.
+"""The local engine: all centers in one process, on one device or on several.
 
 A round is a function of the state before it. The same seed gives the same weights, and bit-identical ones on
 the same type of CPU with the same number of threads. A center's random numbers come only from the seed, the
@@ -18,20 +18,19 @@ from fedmt.aggregation import Clip, Combined, FedAvgM, Guard, Received, Strategy
 from fedmt.aggregation.base import packed
 from fedmt.aggregation.transforms import after_receiving
 from fedmt.attacks import Attack
-from fedmt.core import static_bn
 from fedmt.data.center import Center, Federation
 from fedmt.engines.clock import Clock
 from fedmt.engines.compiled import compiled
-from fedmt.engines.device import apart, place
+from fedmt.engines.device import apart, every, place
 from fedmt.engines.eager.trainer import Precision, Trained, Trainer
 from fedmt.engines.graphs.fleet import assemble
 from fedmt.engines.graphs.passes import Passes
 from fedmt.engines.randomness import absent_centers, random_numbers
-from fedmt.engines.records import averaged
+from fedmt.engines.records import averaged, judge
 from fedmt.engines.scoring import scores_of
 from fedmt.engines.site import Job, Outcome, Record, Site
 from fedmt.engines.state import State, on_cpu
-from fedmt.engines.summing import SummedUpdates, check_terms, layout_at, summed_statistics
+from fedmt.engines.summing import SummedUpdates, check_terms, layout_at, pooled_statistics
 from fedmt.engines.testing import Tested, answered, measured
 from fedmt.methods.base import Method
 from fedmt.methods.work import Tensors
@@ -53,6 +52,8 @@ class LocalEngine:
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
     compile: compile the network, where centers train side by side; None does so in long runs on a GPU.
+    devices: those that centers are dealt over, `device` first, with graphs alone; by default all that it is.
+    prefetch: samples stay in host memory, sent ahead of their steps; None: where they do not fit on a GPU.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
     summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
@@ -73,6 +74,8 @@ class LocalEngine:
     guard: Guard = field(default_factory=Clip)
     summing: Summing | None = None
     attack: Attack | None = None
+    devices: Sequence[torch.device] = ()
+    prefetch: bool | None = None
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device)
@@ -89,11 +92,14 @@ class LocalEngine:
                 self.method.check_private_center(center)
         self._parameters = frozenset(name for name, _ in self.model.named_parameters())
         graphs = self.device.type == "cuda" if self.graphs is None else self.graphs
-        self.federation = place(self.federation, self.device, together=graphs)
+        devices = tuple(self.devices) or every(self.device)
+        if not graphs or not self.method.schedule.centers_train:
+            devices = devices[:1]
+        placed = place(self.federation, devices, graphs, self.prefetch)
+        self.federation = placed.federation
         # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
         here = self.federation.centers if self.method.schedule.centers_train else ()
-        reference = self.federation.reference
-        self._fleet = assemble(reference, here, self.trainer, self.site.run) if graphs else None
+        self._fleet = assemble(placed, here, self.trainer, self.site.run) if graphs else None
         self.trainer.compiled = compiled(self.model, self.method.training, self.device, self.compile)
         self._clipped = 0
         if self.summing is not None:
@@ -247,16 +253,7 @@ class LocalEngine:
     def _judge(
         self, combined: Combined, before: State, kept: dict[str, Tensors], records: dict[str, Record]
     ) -> None:
-        """Records what was measured of each update. Of a center that was left out, the round does not count:
-        it continues from what it kept before."""
-        for name, facts in combined.facts.items():
-            if name in records:  # the reference center is not
-                records[name] |= facts
-        for name, why in combined.left_out.items():
-            records[name] = {**combined.facts[name], "left_out": why}
-            kept.pop(name, None)
-            if name in before.kept:
-                kept[name] = dict(before.kept[name])
+        judge(combined, before, kept, records)
 
     def _average(self, center: Center, outcome: Outcome, updates: Updates, number: int) -> None:
         """Adds a center's update to the others, if it has one."""
@@ -308,11 +305,9 @@ class LocalEngine:
             if mode == "static" and self.method.schedule.centers_train:
                 centers += [c for c in self.federation.centers if c.name not in absent]
             parts = ((float(len(c)), self.trainer.statistics(c.values)) for c in centers)
-            if self.summing is None or mode != "static":
-                self.trainer.set_statistics(static_bn.pool(parts))
-            else:
-                everyone = len(self.federation.roster.members) + 1
-                self.trainer.set_statistics(summed_statistics(parts, self.summing, everyone))
+            summing = self.summing if mode == "static" else None
+            everyone = len(self.federation.roster.members) + 1
+            self.trainer.set_statistics(pooled_statistics(parts, summing, everyone))
 
     def _absent(self, number: int) -> dict[str, str]:
         names = [m.name for m in self.federation.roster.members]

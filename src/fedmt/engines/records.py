@@ -1,10 +1,13 @@
-"""What a round's record says of all centers together."""
+"""What a round's record says of its centers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedmt.aggregation import Combined
 from fedmt.engines.site import Record
+from fedmt.engines.state import State
+from fedmt.methods.work import Tensors
 
 MEANS = ("confident_share", "pseudo_label_accuracy", "correspondence_error", "prior_error")
 
@@ -20,3 +23,16 @@ def averaged(centers: Mapping[str, Record]) -> Record:
     if trained:
         found["losses"] = {k: sum(c[k] for c in trained) / len(trained) for k in trained[0]}
     return found
+
+
+def judge(combined: Combined, before: State, kept: dict[str, Tensors], records: dict[str, Record]) -> None:
+    """Records what was measured of each update. Of a center that was left out, the round does not count: it
+    continues from what it kept before."""
+    for name, facts in combined.facts.items():
+        if name in records:  # the reference center is not
+            records[name] |= facts
+    for name, why in combined.left_out.items():
+        records[name] = {**combined.facts[name], "left_out": why}
+        kept.pop(name, None)
+        if name in before.kept:
+            kept[name] = dict(before.kept[name])

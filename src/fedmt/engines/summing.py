@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmt.aggregation import Combined, Weights, all_finite
 from fedmt.core.errors import FedmtError
-from fedmt.core.static_bn import Statistics
+from fedmt.core.static_bn import Statistics, pool
 from fedmt.data.center import Federation
 from fedmt.engines.randomness import round_half_up
 from fedmt.engines.site import Site
@@ -190,11 +190,14 @@ class SummedStatistics:
         return pooled
 
 
-def summed_statistics(
-    parts: Iterable[tuple[float, Statistics]], summing: Summing, centers: int
+def pooled_statistics(
+    parts: Iterable[tuple[float, Statistics]], summing: Summing | None, centers: int
 ) -> Statistics:
     """The number of samples and the statistics of each center, pooled; the reference center's come first and
-    say how large the others may be. centers: the most that are summed."""
+    say how large the others may be. centers: the most that are summed. summing: None pools them as they are.
+    """
+    if summing is None:
+        return pool(parts)
     total: SummedStatistics | None = None
     for samples, found in parts:
         total = total or SummedStatistics(moment_layout(summing, found, centers))

@@ -11,9 +11,10 @@ from types import FrameType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedmt.core.progress import heard_by
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
@@ -37,20 +38,40 @@ class Live:
             transient=True,
             disable=not console.is_terminal,
         )
+        self._reading: TaskID | None = None
+
+    @contextmanager
+    def showing(self) -> Iterator[Self]:
+        """While inside, the display is live."""
+        with self._progress, heard_by(self._read):
+            yield self
 
     @contextmanager
     def watching(self) -> Iterator[Self]:
         """While inside, the display is live and Ctrl-C does not interrupt."""
         if threading.current_thread() is not threading.main_thread():  # where Ctrl-C never arrives
-            with self._progress:
+            with self.showing():
                 yield self
             return
         previous = signal.signal(signal.SIGINT, self._interrupt)
         try:
-            with self._progress:
+            with self.showing():
                 yield self
         finally:
             signal.signal(signal.SIGINT, previous)
+
+    def _read(self, what: str, done: int, total: int) -> None:
+        """A bar of its own for reading data, until all is read; a safe point to stop at."""
+        if self.stop_asked:
+            raise Stopped
+        if self._reading is None:
+            self._reading = self._progress.add_task(what, total=total, note="")
+        self._progress.update(
+            self._reading, description=what, total=total, completed=done, note=f"{done:,} of {total:,}"
+        )
+        if done >= total:
+            self._progress.remove_task(self._reading)
+            self._reading = None
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.stop_asked:

@@ -219,6 +219,7 @@ def build_engine(
         transforms=build_transforms(config),
         graphs=config.graphs,
         compile=config.compile,
+        prefetch=config.prefetch,
     )
 
 

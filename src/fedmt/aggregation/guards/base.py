@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from fedmt.aggregation.base import Accumulator, Weights
+from fedmt.aggregation.guards.geometry import control_names, norm, weight_names
 from fedmt.core.errors import at_least
 from fedmt.core.registry import Named
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a center sent, and how much it counts in a mean (`training.weights`)."""
+    """What a center sent, and how much it counts in a mean (`training.weights`).
+
+    tensors: they may be stored elsewhere, and are then read when they are asked for (`shelf`).
+    """
 
     center: str
-    tensors: Weights
+    tensors: Mapping[str, Tensor]
     weight: float = 1.0
+
+    @cached_property
+    def norm(self) -> float:
+        """Of the changes of weights. Measured once, so before an accumulator has changed them."""
+        return norm(self.tensors, weight_names(self.tensors))
+
+    @cached_property
+    def control_norm(self) -> float:
+        """Of what SCAFFOLD sends next to them."""
+        return norm(self.tensors, control_names(self.tensors))
+
+    def stored(self, tensors: Mapping[str, Tensor]) -> Update:
+        """The same update, whose tensors lie elsewhere now: what was measured of it is known."""
+        found = Update(self.center, tensors, self.weight)
+        vars(found).update(norm=self.norm, control_norm=self.control_norm)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +76,8 @@ class Guard(Named, ABC):
         root: the reference center's update, where it is needed."""
 
 
-def averaged(updates: Sequence[Update], mean: Accumulator) -> Accumulator:
+def averaged(updates: Iterable[Update], mean: Accumulator) -> Accumulator:
     """The accumulator with all updates in it."""
     for update in updates:
-        mean.add(update.tensors, update.weight)
+        mean.add(dict(update.tensors), update.weight)
     return mean

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from fedmt.aggregation.base import Accumulator, Weights
 from fedmt.aggregation.guards.base import Guard, Guarded, Update, averaged
-from fedmt.aggregation.guards.geometry import control_names, norm, scaled, weight_names
+from fedmt.aggregation.guards.geometry import control_names, scaled, weight_names
 from fedmt.core.errors import at_least
 
 
@@ -37,8 +37,8 @@ class Clip(Guard):
     def combine(self, updates: Sequence[Update], mean: Accumulator, root: Weights | None) -> Guarded:
         facts: dict[str, dict[str, Any]] = {}
         clipped = list(updates)
-        for select in (weight_names, control_names):
-            norms = [norm(u.tensors, select(u.tensors)) for u in updates]
+        sizes = ([u.norm for u in updates], [u.control_norm for u in updates])
+        for select, norms in zip((weight_names, control_names), sizes, strict=True):
             most = self.multiple * median_low(norms) if norms else 0.0
             for place, size in enumerate(norms):
                 if size > most > 0:

@@ -9,7 +9,7 @@ counts nothing, and every other is brought to its length. `training.weights` has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,9 +27,14 @@ class FLTrust(Guard):
 
     def combine(self, updates: Sequence[Update], mean: Accumulator, root: Weights | None) -> Guarded:
         facts: dict[str, dict[str, Any]] = {}
-        trusted = []
+        return Guarded(averaged(self._trusted(updates, root, facts), mean), facts)
+
+    def _trusted(
+        self, updates: Sequence[Update], root: Weights | None, facts: dict[str, dict[str, Any]]
+    ) -> Iterator[Update]:
+        """Those that count, each brought to its length when it is asked for: one is in memory at a time."""
         for update in updates:
-            own = update.tensors
+            own = dict(update.tensors)
             trust = max(0.0, cosine(own, root) or 0.0) if root is not None else 0.0
             facts[update.center] = {"trust": trust}
             if root is None or trust == 0.0:
@@ -38,5 +43,4 @@ class FLTrust(Guard):
             factor = norm(root, common) / norm(own, common)
             # A control variate follows its update: both are as long as the same training made them.
             tensors = scaled(own, {*weight_names(own), *control_names(own)}, factor)
-            trusted.append(Update(update.center, tensors, trust))
-        return Guarded(averaged(trusted, mean), facts)
+            yield Update(update.center, tensors, trust)

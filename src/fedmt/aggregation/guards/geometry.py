@@ -36,13 +36,20 @@ def control_names(update: Mapping[str, Tensor]) -> list[str]:
 
 def norm(update: Mapping[str, Tensor], names: Collection[str]) -> float:
     """The Euclidean norm over some names."""
-    parts = [torch.linalg.vector_norm(update[k].contiguous(), dtype=torch.float64) for k in names]
+    values = [update[k] for k in names]
+    if values and values[0].is_cuda:  # all at once: one by one, the launches take longer than the sums
+        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, 2, torch.float64))))
+    parts = [torch.linalg.vector_norm(v.contiguous(), dtype=torch.float64) for v in values]
     return float(torch.linalg.vector_norm(torch.stack(parts))) if parts else 0.0
 
 
 def dot(one: Mapping[str, Tensor], two: Mapping[str, Tensor], names: Collection[str]) -> float:
     """The product over some names, which both have."""
-    parts = [torch.dot(_flat(one[k]), _flat(two[k])) for k in names]
+    pairs = [(one[k], two[k]) for k in names]
+    if pairs and pairs[0][0].is_cuda:  # as one vector each, for the same reason
+        first, second = zip(*(_alike(a, b) for a, b in pairs), strict=True)
+        return float(torch.dot(torch.cat(first).double(), torch.cat(second).double()))
+    parts = [torch.dot(_flat(a), _flat(b)) for a, b in pairs]
     return float(torch.stack(parts).sum()) if parts else 0.0
 
 
@@ -59,9 +66,12 @@ def plain_mean(updates: Sequence[Mapping[str, Tensor]]) -> Weights:
     counts: dict[str, int] = {}
     for update in updates:
         for key in weight_names(update):
-            value = update[key].to(torch.float64)
-            sums[key] = sums[key] + value if key in sums else value
             counts[key] = counts.get(key, 0) + 1
+            if counts[key] == 1:
+                sums[key] = update[key].to(torch.float64, copy=True)
+        again = [key for key in weight_names(update) if counts[key] > 1]
+        if again:
+            torch._foreach_add_([sums[key] for key in again], [update[key] for key in again])
     return {key: total / counts[key] for key, total in sums.items()}
 
 
@@ -93,9 +103,17 @@ def distances(groups: Sequence[Group], count: int) -> Tensor:
     return squares.clamp(min=0).sqrt()
 
 
-def scaled(update: Weights, names: Collection[str], factor: float) -> Weights:
+def scaled(update: Mapping[str, Tensor], names: Collection[str], factor: float) -> Weights:
     """The update with some of its tensors multiplied."""
     return {key: value * factor if key in names else value for key, value in update.items()}
+
+
+def _alike(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+    """Two tensors of one shape as vectors in the same order, not copied where they lie alike in memory."""
+    alike = one.dim() == 4 and one.stride() == two.stride()
+    if alike and one.is_contiguous(memory_format=torch.channels_last):
+        one, two = one.permute(0, 2, 3, 1), two.permute(0, 2, 3, 1)
+    return one.flatten(), two.flatten()
 
 
 def _flat(value: Tensor) -> Tensor:

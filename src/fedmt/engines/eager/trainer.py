@@ -20,6 +20,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.engines.compiled import Compiled
 from fedmt.engines.eager import batches
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
+from fedmt.engines.eager.sending import sent
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.inputs import Input
 from fedmt.methods.training import Training
@@ -240,7 +241,7 @@ class Trainer:
         split = batches.split_evenly if self.device.type == "cuda" else batches.split
         return static_bn.measure(
             self.model,
-            (batch.to(self.device) for batch in split(spread, self._batch_size)),
+            sent(split(spread, self._batch_size), self.device),
             self._plain,
             lambda function, batch: self._pass("statistics", function, batch),
         )
@@ -258,10 +259,10 @@ class Trainer:
         """What a function gives for stored samples, a batch at a time. name: of what it computes."""
         size = self._batch_size
         if self.passes is None:
-            return torch.cat([function(part.to(self.device)) for part in batches.split(samples, size)])
+            return torch.cat([function(part) for part in sent(batches.split(samples, size), self.device)])
         found = []
-        for part in samples.split(size):
-            filled = batches.padded(part.to(self.device), size)
+        for part in sent(samples.split(size), self.device):
+            filled = batches.padded(part, size)
             found.append(self.passes(name, function, filled)[: len(part)])
         return torch.cat(found)
 

@@ -4,6 +4,8 @@ Centers are dealt to the workers in their order, and a worker takes the next as 
 launched, so that the device has more than one small step to work on. Memory holds as many models as there
 are workers, however many centers there are. Nothing depends on which center is ready first: a center's random
 numbers are its own, and results are handed back in the order of the jobs.
+
+With several devices, each has workers of its own, and a center trains where its samples are (`device.deal`).
 """
 
 from __future__ import annotations
@@ -12,21 +14,25 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from fedmt.data.center import Center
 from fedmt.engines.clock import logged
+from fedmt.engines.device import Placed
+from fedmt.engines.eager.sending import ahead
 from fedmt.engines.eager.trainer import Trained, Trainer
+from fedmt.engines.graphs.feed import AHEAD
 from fedmt.engines.graphs.program import Uncapturable, UnderWay, signature
+from fedmt.engines.graphs.station import Station
 from fedmt.engines.graphs.worker import Base, Check, Worker, first_steps
 from fedmt.engines.site import Job
 
 WORKERS = 10
-"""At most. More streams did not make an H200 faster (docs/development/performance-diary.md)."""
+"""On each device, at most. More streams did not make an H200 faster (the performance diary has figures)."""
 
 FILLED = 1 << 24
 """Values of the samples of all workers' steps at once, beyond which another worker has nothing left to fill:
@@ -40,43 +46,53 @@ PREDICT_AT_ONCE = 8192
 
 
 class Fleet:
-    """size: number of workers. run: trains a job step by step, where it cannot be captured."""
+    """stations: the run's devices, its own first. dealt: by center, the number of its station; 0 for others.
+    size: number of workers of each. run: trains a job step by step, where it cannot be captured."""
 
     def __init__(
-        self, trainer: Trainer, values: Tensor, capacity: int, size: int, run: Callable[[Job], Trained]
+        self,
+        trainer: Trainer,
+        stations: Sequence[Station],
+        dealt: Mapping[str, int],
+        capacity: int,
+        size: int,
+        run: Callable[[Job], Trained],
     ) -> None:
-        self._trainer, self._values, self._capacity, self._size = trainer, values, capacity, size
-        self._run = run
+        self._trainer, self._stations, self._dealt = trainer, stations, dealt
+        self._capacity, self._size, self._run = capacity, size, run
         self._workers: list[Worker] = []
+        self._at: dict[Worker, Station] = {}
         self._checks: dict[object, Sequence[Check]] = {}
-        self._base: Base | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self.eager = ""
         """Why steps are no longer captured; empty while they are."""
 
     def train(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Trained]]:
         """Each job with its result, in the order of the jobs."""
         coming = iter(jobs)
-        under_way: deque[UnderWay] = deque()
+        under_way: deque[tuple[Job, Station, UnderWay]] = deque()
         ended = False
+        waiting: Job | None = None  # the next, where no worker of its device is free yet
         try:
             while True:
                 slow: Job | None = None
                 for worker in list(self._available()):
                     if worker.idle and not ended and slow is None:
-                        job = next(coming, None)
-                        ended = job is None
-                        if job is not None:
+                        job = waiting or next(coming, None)
+                        ended, waiting = job is None, job
+                        station = self._at[worker]
+                        if job is not None and self._station(job) is station:
                             begun = self._begin(worker, job)
                             if worker not in self._workers:  # there is no memory for it: another's turn
-                                coming = chain([job], coming)
                                 continue
+                            waiting = None
                             if begun is None:
                                 slow = job
                             else:
-                                under_way.append(begun)
+                                under_way.append((job, station, begun))
                     worker.launch()
                 if self.eager and slow is None and not ended and all(w.idle for w in self._workers):
-                    slow = next(coming, None)
+                    slow, waiting = waiting or next(coming, None), None
                     ended = slow is None
                 # Wait for a result only when this keeps no worker waiting.
                 spare = 2 * len(self._workers)
@@ -85,60 +101,82 @@ class Fleet:
                     or slow is not None
                     or (ended and all(w.idle for w in self._workers))
                 ):
-                    while not under_way[0].launched:
+                    job, station, first = under_way[0]
+                    while not first.launched:
                         for worker in self._workers:
                             worker.launch()
-                    first = under_way.popleft()
-                    yield first.job, first.result()
+                    under_way.popleft()
+                    yield job, station.back(first.result(), self._trainer.device)
                 if slow is not None:
                     yield slow, self._run(slow)
                 if self.eager and not under_way:
-                    self._workers = []
+                    self._workers, self._at = [], {}
                 if ended and not under_way:
                     return
         finally:
-            if under_way and self._trainer.device.type == "cuda":
-                torch.cuda.synchronize(self._trainer.device)  # what running steps read must not be freed
+            for station in self._stations:
+                if under_way and station.device.type == "cuda":
+                    torch.cuda.synchronize(station.device)  # what running steps read must not be freed
             for worker in self._workers:
                 worker.drop()
+            for station in self._stations:
+                station.forget()
             self._checks = {}  # they hold a round's weights
 
     def predictions(self, centers: Sequence[Center]) -> Mapping[str, Tensor]:
         """The loaded model's probabilities on each center's samples; small centers go together."""
-        found: dict[str, Tensor] = {}
-        group: list[Center] = []
+        groups: list[list[Center]] = []
         for center in centers:
-            group.append(center)
-            if center is centers[-1] or sum(map(len, group)) >= PREDICT_AT_ONCE:
-                values = torch.cat([c.values for c in group]) if len(group) > 1 else center.values
-                parts = self._trainer.predict(values).split([len(c) for c in group])
-                found |= {c.name: part for c, part in zip(group, parts, strict=True)}
-                group = []
+            if not groups or sum(map(len, groups[-1])) >= PREDICT_AT_ONCE:
+                groups.append([])
+            groups[-1].append(center)
+        found: dict[str, Tensor] = {}
+        in_host_memory = self._stations[0].samples is None
+        joined = ahead(_joined, groups) if in_host_memory else map(_joined, groups)
+        for group, values in zip(groups, joined, strict=True):
+            parts = self._trainer.predict(values).split([len(c) for c in group])
+            found |= {c.name: part for c, part in zip(group, parts, strict=True)}
         return found
 
     def _available(self) -> list[Worker]:
         """The workers, made when they are first needed; none once steps cannot be captured."""
         if not self._workers and not self.eager:
+            every = [station for _ in range(self._size) for station in self._stations]
+            if any(station.samples is None for station in self._stations):
+                # A thread may wait for the device, so each place that samples are gathered in has its own.
+                self._threads = self._threads or ThreadPoolExecutor(AHEAD * len(every), "gather")
             try:
-                with logged(f"made {self._size} workers"):
-                    for _ in range(self._size):
-                        self._workers.append(Worker(self._trainer, self._values, self._capacity))
+                with logged(f"made {len(every)} workers"):
+                    for station in every:
+                        worker = Worker(
+                            self._trainer, station.samples, self._capacity, station.device, self._threads
+                        )
+                        self._workers.append(worker)
+                        self._at[worker] = station
             except Exception as error:  # a user's model may refuse to be copied
-                self._workers = []
+                self._workers, self._at = [], {}
                 self._give_up(f"{type(error).__name__}: {error}")
         return self._workers
+
+    def _station(self, job: Job) -> Station:
+        return self._stations[self._dealt.get(job.center.name, 0)]
 
     def _begin(self, worker: Worker, job: Job) -> UnderWay | None:
         """None where the job must be trained step by step, as that of a private center."""
         if self.eager or job.noising is not None:
             return None
+        station = self._at[worker]
         try:
-            return worker.begin(job, self._base_of(worker, job), lambda: self._check(job), self._workers)
+            here = station.here(job)
+            base = self._base_of(worker, here)
+            beside = [w for w in self._workers if self._at[w] is station]
+            return worker.begin(here, base, lambda: [station.check(c) for c in self._check(job)], beside)
         except Uncapturable as reason:
             self._give_up(str(reason))
         except torch.cuda.OutOfMemoryError:
-            if len(self._workers) > 1:
+            if sum(at is station for at in self._at.values()) > 1:
                 self._workers.remove(worker)
+                del self._at[worker]
                 torch.cuda.empty_cache()
                 return None
             self._give_up("the device's memory does not suffice for a captured step; lower the batch size")
@@ -159,11 +197,7 @@ class Fleet:
         return self._checks[key]
 
     def _base_of(self, worker: Worker, job: Job) -> Base:
-        """The job's weights as a vector; the same for all centers of a round except for their own layers."""
-        base = self._base
-        if base is None or not _mostly(job.received, base.weights):
-            base = self._base = Base(job.received, worker.flat.packed(job.received))
-        return base
+        return self._at[worker].base(worker.flat, job)
 
     def _give_up(self, reason: str) -> None:
         self.eager = reason
@@ -174,33 +208,30 @@ class Fleet:
         )
 
 
-def _mostly(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    same = sum(value is other.get(key) for key, value in one.items())
-    return 2 * same > len(one)
-
-
 def assemble(
-    reference: Center, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
-) -> Fleet | None:
+    placed: Placed, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
+) -> Fleet:
     """A fleet for a reference center and the other centers that train here, with one worker per center up to
-    `WORKERS`; without other centers, one worker serves the reference center.
-
-    Their samples are placed together (`device.place`); None where they are not on the device.
-    """
-    values = whole(reference.values)
-    if values.device.type != trainer.device.type:
-        warnings.warn(
-            "The samples do not fit into the GPU's memory: centers are trained one after the other, and each "
-            "batch is sent there when it is needed.",
-            stacklevel=2,
-        )
-        return None
-    capacity = max(len(c) for c in (reference, *centers))
-    count = max(1, len(centers))
+    `WORKERS` on each device; without other centers, one worker serves the reference center."""
+    devices = placed.devices if centers else placed.devices[:1]
+    mine = [[c for c in centers if placed.dealt[c.name] == number] for number in range(len(devices))]
+    stations = []
+    for number, device in enumerate(devices):
+        some = (mine[number] or [placed.federation.reference])[0]
+        stations.append(Station(device, None if placed.prefetch else whole(some.values), home=number == 0))
+    capacity = max(len(c) for c in (placed.federation.reference, *centers))
+    count = max(1, *map(len, mine))
     step = 2 * trainer.training.batch_size * math.prod(trainer.input.seen_shape)
     most = min(WORKERS, max(2, math.ceil(FILLED / step)))
     waves = math.ceil(count / most)
-    return Fleet(trainer, values, capacity, math.ceil(count / waves), run)
+    dealt = placed.dealt if centers else {}
+    return Fleet(trainer, stations, dealt, capacity, math.ceil(count / waves), run)
+
+
+def _joined(group: Sequence[Center]) -> Tensor:
+    """The samples of some centers as one tensor, where the first one's are."""
+    first = group[0].values
+    return first if len(group) == 1 else torch.cat([c.values.to(first.device) for c in group])
 
 
 def whole(part: Tensor) -> Tensor:

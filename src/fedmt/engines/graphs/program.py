@@ -22,6 +22,7 @@ from fedmt.engines.clock import logged
 from fedmt.engines.eager.sgd import sgd_step
 from fedmt.engines.eager.trainer import Trained
 from fedmt.engines.graphs.capturing import captured, never_waiting
+from fedmt.engines.graphs.feed import AHEAD, Feed, Stage
 from fedmt.engines.site import Job
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class UnderWay:
     mean_gradient: dict[str, Tensor] = field(default_factory=dict)
     losses: Tensor | None = None
     event: torch.cuda.Event | None = None
+    feed: Feed | None = None
 
     @property
     def launched(self) -> bool:
@@ -84,7 +86,9 @@ class Program:
         device = worker.device
         steps = job.work.steps
         values = steps["index"][0].numel() * math.prod(worker.trainer.input.seen_shape)
-        self.chunk = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
+        self._most = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
+        # Views are made of the whole chunk, so that it is no longer than a small center's work.
+        self.chunk = min(self._most, 1 << (len(job.work) - 1).bit_length())
         self.steps = {
             k: torch.zeros((self.chunk, *v.shape[1:]), dtype=v.dtype, device=device) for k, v in steps.items()
         }
@@ -99,6 +103,13 @@ class Program:
         }
         self.momentum = {k: torch.zeros_like(v) for k, v in self.trainable.items()}
         self.offset = torch.zeros((), dtype=torch.int64, device=device)
+        self.samples: Tensor | None = None  # the chunk's, where they come from host memory
+        self.stages: list[Stage] = []
+        if worker.samples is None:
+            input = worker.trainer.input
+            shape = (self.chunk, *steps["index"].shape[1:], *input.shape)
+            self.samples = torch.zeros(shape, dtype=input.dtype, device=device)
+            self.stages = [Stage(shape, input.dtype, device) for _ in range(AHEAD)]
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.rate = torch.zeros((), device=device)
         self.batch: Tensor | None = None  # the chunk's views, [chunk, V, ...]
@@ -106,10 +117,17 @@ class Program:
         self.names: list[str] = []
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
+    def outgrown(self, job: Job) -> bool:
+        """Whether the job has so many more steps that longer chunks are worth another capture."""
+        return self.chunk < self._most and len(job.work) >= 4 * self.chunk
+
     def views(self) -> None:
         """The views of the chunk's steps; the next step is its first."""
-        index = self.steps["index"] + self.offset
-        samples = self.worker.samples.index_select(0, index.flatten()).unflatten(0, index.shape)
+        samples = self.samples
+        if samples is None:
+            assert self.worker.samples is not None
+            index = self.steps["index"] + self.offset
+            samples = self.worker.samples.index_select(0, index.flatten()).unflatten(0, index.shape)
         views = self.make_views(samples, self.steps)
         if self.batch is None:
             self.batch = torch.zeros_like(views)

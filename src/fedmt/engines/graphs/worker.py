@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from fedmt.backbones.dropout import reseed
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.engines.eager.trainer import Trained, Trainer
+from fedmt.engines.graphs.feed import Feed
 from fedmt.engines.graphs.flat import FlatModel
 from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, corrects, draws, signature
 from fedmt.engines.site import Job
@@ -32,12 +34,20 @@ after a whole chunk of each worker's steps, the last worker would begin late."""
 
 
 class Worker:
-    """samples: all centers' [N, ...] as one tensor. capacity: of the largest center, in samples."""
+    """samples: all centers' [N, ...] as one tensor; None: each center's are in host memory. capacity: of the
+    largest center, in samples. device: by default the trainer's. threads: gather samples in host memory."""
 
-    def __init__(self, trainer: Trainer, samples: Tensor, capacity: int) -> None:
-        self.trainer, self.training, self.device = trainer, trainer.training, trainer.device
-        self.samples, self.capacity = samples, capacity
-        self.model = copy.deepcopy(trainer.model)
+    def __init__(
+        self,
+        trainer: Trainer,
+        samples: Tensor | None,
+        capacity: int,
+        device: torch.device | None = None,
+        threads: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self.trainer, self.training, self.device = trainer, trainer.training, device or trainer.device
+        self.samples, self.capacity, self._threads = samples, capacity, threads
+        self.model = copy.deepcopy(trainer.model).to(self.device)
         static_bn.set_static(self.model, self.training.batch_norm != "running")
         self.model.train()
         heads = find_heads(self.model)
@@ -73,15 +83,17 @@ class Worker:
         check: Callable[[], Sequence[Check]] | None = None,
         others: Sequence[Worker] = (),
     ) -> UnderWay:
-        """Begins a job. check: returns what a new capture is compared with. others: which may have one."""
+        """Begins a job. check: returns what a new capture is compared with. others: of the same device; they
+        may have one."""
         key = signature(job)
         program = self._programs.pop(key, None)
-        if program is None:
+        if program is None or program.outgrown(job):
             while len(self._programs) >= PROGRAMS:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
             if self.stream is not None:
-                like = next((w._programs[key] for w in others if key in w._programs), None)
+                known = (w._programs[key] for w in others if key in w._programs)
+                like = next((p for p in known if p.chunk == program.chunk), None)
                 checks = check() if check is not None else ()
                 self._capture(program, job, base, checks[:1] if like is not None else checks, like)
             else:
@@ -103,6 +115,8 @@ class Worker:
 
     def drop(self) -> None:
         """Forgets a job that will not be finished."""
+        if self._now is not None and self._now.feed is not None:
+            self._now.feed.stop()
         self._now = None
 
     def _chunk(self, now: UnderWay) -> None:
@@ -114,6 +128,7 @@ class Worker:
                 slot[:count].copy_(now.steps[key][now.done : now.done + count])
             # Views are made of the whole chunk, and a larger center's samples may be left in its end.
             program.steps["index"][count:].zero_()
+            self._send(now)
             program.run_views()
         count = min(now.seen, AT_A_TIME)
         for _ in range(count):
@@ -121,12 +136,22 @@ class Worker:
         now.seen -= count
         now.done += count
 
+    def _send(self, now: UnderWay) -> None:
+        """The next chunk's samples to their slot, where they come from host memory."""
+        if now.feed is not None:
+            assert now.program.samples is not None
+            now.feed.send(now.program.samples)
+
     def _fill(self, program: Program, job: Job, base: Base) -> UnderWay:
         """The job's data into the slots, its weights into the model."""
         work = job.work
         steps = {k: _to_device(v, self.device) for k, v in work.steps.items()}
         tables = {k: v.to(self.device) for k, v in work.tables.items()}
         now = UnderWay(job, program, steps, held=[tables, base.flat])
+        if self.samples is None:
+            assert self._threads is not None
+            index = work.steps["index"]
+            now.feed = Feed(job.center.values, index, program.chunk, program.stages, self._threads)
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
         flat = self.flat
@@ -141,7 +166,8 @@ class Worker:
                 received = [job.received[k].to(self.device) for k in names]
                 torch._foreach_copy_([self._buffers[k] for k in names], received)
             self._terms(job)
-            program.offset.fill_(self._offset(job.center.values))
+            if self.samples is not None:
+                program.offset.fill_(self._offset(job.center.values, self.samples))
             program.rate.fill_(work.learning_rate)
             for key, table in tables.items():
                 slot = program.tables[key]
@@ -189,11 +215,11 @@ class Worker:
             now.event = torch.cuda.Event(blocking=True)
             now.event.record(self.stream)
 
-    def _offset(self, values: Tensor) -> int:
+    def _offset(self, values: Tensor, samples: Tensor) -> int:
         """Where a center's samples begin among all."""
-        if values.untyped_storage().data_ptr() != self.samples.untyped_storage().data_ptr():
+        if values.untyped_storage().data_ptr() != samples.untyped_storage().data_ptr():
             raise Uncapturable("the samples of a center are not on the device")
-        return (values.storage_offset() - self.samples.storage_offset()) // max(values[0].numel(), 1)
+        return (values.storage_offset() - samples.storage_offset()) // max(values[0].numel(), 1)
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
@@ -219,11 +245,11 @@ class Worker:
             try:
                 program.capture(like)
             except Uncapturable as reason:
-                if self.compiled is not None and not self.compiled.failed:
+                if like is None:
+                    if self.compiled is None or self.compiled.failed:
+                        raise
                     self.compiled.give_up(reason)
-                elif like is None:
-                    raise
-                # It worked elsewhere: perhaps something is made on first use by each worker.
+                # If it worked elsewhere, perhaps something is made on first use by each worker.
                 self._prepare(program, job, base)
                 program.capture()
         for check in checks:
@@ -240,6 +266,9 @@ class Worker:
             count = min(program.chunk, len(job.work))
             for key, slot in program.steps.items():
                 slot[:count].copy_(now.steps[key][:count])
+            self._send(now)
+        if now.feed is not None:
+            now.feed.stop()
         if self.stream is not None:
             self.stream.synchronize()  # what is copied must not be freed before
 

@@ -23,6 +23,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, together
+from fedmt.core.progress import tell
 from fedmt.inputs.images.cache import Pixels, gib, map_cached, write_cached
 from fedmt.inputs.images.dicom import is_dicom, read_dicom, read_header, require_pydicom
 from fedmt.inputs.images.shaping import AS_STORED, ImageOptions
@@ -229,6 +230,7 @@ def _chunks(
                 raise together([*problems, other_size(i, found)])
             else:
                 chunk.append(found)
+        tell("Decoding images", min(start + CHUNK, len(paths)), len(paths))
         if not problems:
             yield start, np.stack(chunk)
     if problems:
