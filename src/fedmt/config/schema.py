@@ -131,8 +131,8 @@ class Config(Section):
     """Whether `torch.compile` makes the network faster, where centers train in CUDA graphs. It takes half a
     minute the first time. If it is not set, runs of 300 rounds and more use it."""
     prefetch: Stays[bool | None] = None
-    """Whether samples stay in host memory and are sent to the GPU ahead of their steps. If it is not set, this
-    is done where they would not fit on the GPU."""
+    """Whether samples stay in host memory and are sent to the GPU ahead of their steps. If not set, they
+    stay there only if they would not fit on the GPU."""
     preset: Stays[str | None] = None
     """Named settings for whole tables. `"paper"` gives the method the options that the paper prints. Keys
     that you set yourself take precedence."""

@@ -183,8 +183,9 @@ class Fleet:
         return None
 
     def _check(self, job: Job) -> Sequence[Check]:
-        """A job's first steps by the step-by-step engine, once for each kind of job."""
-        key = signature(job)
+        """A job's first steps by the step-by-step engine, once for each kind of job and each device: a worker
+        finds only the samples of its own."""
+        key = signature(job), self._dealt.get(job.center.name, 0)
         if key not in self._checks:
             checks, received = [], job.received
             with logged("took the first steps of new work step by step, to compare with"):
