@@ -320,7 +320,7 @@ def test_shared_groups_are_told(make_federation: Any) -> None:
     found = overlaps(Federation(federation.wanted, one, tuple(others), tests))
     assert len(found) == 2
     assert found[0].startswith(
-        "test: of its 50 groups some are also trained on, which flatters its accuracy: 7 at 'center-3'."
+        "test: of its 125 groups some are also trained on, which flatters its accuracy: 7 at 'center-3'."
     )
     assert found[1] == "Groups of the same name at two centers: 5 of 'center-1' and 'center-2'."
     assert overlaps(Federation(federation.wanted, one, tuple(others[:1]), tests)) == []

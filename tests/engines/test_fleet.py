@@ -273,7 +273,7 @@ def test_workers_take_turns(make_federation, make_model, monkeypatch, device):
 
 
 def test_large_steps_take_fewer_workers(make_federation, make_model, monkeypatch):
-    for filled, workers in ((1 << 30, 3), (3 * 2 * 10 * 28 * 28, 3), (2 * 10 * 28 * 28, 2), (1, 2)):
+    for filled, workers in ((1 << 30, 3), (3 * 2 * 10 * 14 * 14, 3), (2 * 10 * 14 * 14, 2), (1, 2)):
         monkeypatch.setattr(fleet_module, "FILLED", filled)
         assert make_engine(make_federation(), make_model, "T")._fleet._size == workers
 
