@@ -18,7 +18,11 @@ Each network has a process of its own, in which are measured, in this order:
     python benchmarks/backbones.py --tiny        on a CPU: a test of this script, not a measurement
 
 --search lets cuDNN search its fastest algorithms for the ceilings, as `gpu_round.py` does.
-Not measured yet.
+Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with nine of 16 cores busy elsewhere:
+
+    mobilenet_v2   1.39 s per round, 43.9% of the ceiling (21,598), 2.6 x step by step, start-up 29.5 s
+    resnet50       8.42 s per round, 59.7% of the ceiling (4,779), 0.9 x step by step, start-up 10.9 s
+    resnet18       1.18 s per round, 35.1% of the ceiling (240,817), 9.4 x step by step, start-up 9.1 s
 """
 
 from __future__ import annotations

@@ -10,7 +10,10 @@ memory-mapped file, as those of the decoded cache do. The ratio is that of the m
 small: ResNet18, 32 x 32, 10 centers of 4,000 images, the default views and batch of 50, one local epoch.
 large: ResNet50, 224 x 224, 10 centers of 300 images, batch 16, one local epoch.
 
-Not measured yet.
+Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (`--rounds 2`):
+
+    small   93.4%   66,261 and 70,916 views per second
+    large   86.5%    1,980 and  2,290
 """
 
 from __future__ import annotations

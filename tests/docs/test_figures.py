@@ -157,14 +157,13 @@ def test_a_page_quotes_stored_figures(name):
     ],
 )
 def test_a_page_of_results_quotes_stored_figures(name, sources, rows):
-    """Tables that test_results.py does not compare. The last column of one is of runs that were not kept."""
+    """Tables that test_results.py does not compare."""
     known = frozenset().union(*map(source, sources))
     lines = [
         line for line in (DOCS / "results" / f"{name}.md").read_text().splitlines() if re.match(rows, line)
     ]
     for line in lines:
-        cells = line if name != "assumptions" else line.rstrip(" |").rpartition("|")[0]
-        assert figures(cells) and set(figures(cells)) <= known, line
+        assert figures(line) and set(figures(line)) <= known, line
     assert len(lines) > 1
 
 

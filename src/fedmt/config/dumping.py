@@ -21,6 +21,8 @@ def dump_config(config: Config) -> str:
         del plain["input"]  # so that runs from before there were others can be resumed
     if not plain["metrics"]:
         del plain["metrics"]  # likewise
+    if not plain["compile"]:
+        del plain["compile"]  # likewise
     if not plain["augmentation"].get("cutmix", True):
         del plain["augmentation"]["cutmix"]  # likewise
     del plain["keep_checkpoints"]  # how much is kept may change when a run goes on

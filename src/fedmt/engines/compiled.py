@@ -1,8 +1,7 @@
-"""The network of a training step, compiled by `torch.compile`, for runs that are long enough to pay for it.
+"""The network of a training step, compiled by `torch.compile`, where a run asks for it.
 
 The weights are arguments of what is compiled, so that all workers share one compilation, and torch keeps it
-on disk for the next run. It fuses what lies between the convolutions (batch norm, activations, additions),
-which takes as long as they do for small images.
+on disk for the next run. It fuses what lies between the convolutions: batch norm, activations, additions.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ from torch.func import functional_call
 
 from fedmt.core import static_bn
 from fedmt.methods.training import Training
-
-LONG = 300
-"""Rounds from which compiling pays for itself, even the first time (docs/performance.md)."""
 
 
 class Compiled:
@@ -58,14 +54,9 @@ class Compiled:
         return result
 
 
-def compiled(
-    model: nn.Module, training: Training, device: torch.device, wanted: bool | None
-) -> Compiled | None:
-    """What compiles the network, or None. wanted: None means where it pays for itself.
+def compiled(model: nn.Module, training: Training, wanted: bool) -> Compiled | None:
+    """What compiles the network, if that is wanted, or None.
 
-    Not with running batch-norm averages, which a compiled network would write to the arguments, nor with
-    several heads, of which the active one is not an argument.
+    Not with running batch-norm averages, which a compiled network would write to the arguments.
     """
-    if wanted is None:
-        wanted = device.type == "cuda" and training.rounds >= LONG
     return Compiled(model) if wanted and training.batch_norm != "running" else None

@@ -51,7 +51,7 @@ class LocalEngine:
         updates that are too large, or point elsewhere.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
-    compile: compile the network, where centers train side by side; None does so in long runs on a GPU.
+    compile: compile the network, where centers train side by side.
     devices: those that centers are dealt over, `device` first, with graphs alone; by default all that it is.
     prefetch: samples stay in host memory, sent ahead of their steps; None: where they do not fit on a GPU.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
@@ -68,7 +68,7 @@ class LocalEngine:
     precision: Precision = "auto"
     strategy: Strategy = field(default_factory=FedAvgM)
     graphs: bool | None = None
-    compile: bool | None = None
+    compile: bool = False
     on_center: Callable[[int, str], None] = lambda round, name: None
     transforms: tuple[Transform, ...] = ()
     guard: Guard = field(default_factory=Clip)
@@ -100,7 +100,7 @@ class LocalEngine:
         # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
         here = self.federation.centers if self.method.schedule.centers_train else ()
         self._fleet = assemble(placed, here, self.trainer, self.site.run) if graphs else None
-        self.trainer.compiled = compiled(self.model, self.method.training, self.device, self.compile)
+        self.trainer.compiled = compiled(self.model, self.method.training, self.compile)
         self._clipped = 0
         if self.summing is not None:
             check_terms(self.summing, self.federation, self.method.training.participation)
