@@ -10,9 +10,9 @@ torch has allocated, and, of the host, the most that the process has had residen
     python benchmarks/many_centers.py --tiny [--profile]     on a CPU: 4 centers of 100 against 40 of 10
 
 Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with Python's profiler on
-(`--profile --rounds 1`) and 200 centers: 6.10 s per round, 12.8 GB on the device, against 1.04 s and 3.8 GB: 26.7 ms for each further
-center. Of the 6.10 s, pseudo-labels and class shares take 2.6, training 1.2, averaging 1.0, statistics 1.0.
-1,000 centers did not finish three rounds within 90 s.
+(`--profile --rounds 1`) and 200 centers: 6.10 s per round and 12.8 GB on the device, against 1.04 s and
+3.8 GB: 26.7 ms for each further center. Of the 6.10 s, pseudo-labels and class shares take 2.6, training
+1.2, averaging 1.0, statistics 1.0. 1,000 centers did not finish three rounds within 90 s.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ class Config(Section):
     """Whether centers train together in CUDA graphs. If it is not set, they do on CUDA. Set it to false to
     train one center after the other, step by step, for debugging."""
     compile: Stays[bool] = False
-    """Whether `torch.compile` prepares the network, where centers train in CUDA graphs. It takes 20 to 40 s at
-    the start. On ResNet18 a round became 3% shorter, so try it only in runs of hours."""
+    """Whether `torch.compile` prepares the network, where centers train in CUDA graphs. It takes 20 to 40 s
+    at the start. On ResNet18 a round became 3% shorter, so try it only in runs of hours."""
     prefetch: Stays[bool | None] = None
     """Whether samples stay in host memory and are sent to the GPU ahead of their steps. If not set, they
     stay there only if they would not fit on the GPU."""
