@@ -88,6 +88,8 @@ class Worker:
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None or program.outgrown(job):
+            # The old one is held until the new one is captured: with its last graph, the pool would be gone.
+            old = program
             while len(self._programs) >= PROGRAMS:
                 self._programs.pop(next(iter(self._programs)))
             program = Program(self, job)
@@ -98,6 +100,7 @@ class Worker:
                 self._capture(program, job, base, checks[:1] if like is not None else checks, like)
             else:
                 self._try(program, job, base)
+            del old
         self._programs[key] = program  # the last used is the last to be forgotten
         self._now = self._fill(program, job, base)
         return self._now
