@@ -96,6 +96,8 @@ class Worker:
             if self.stream is not None:
                 known = (w._programs[key] for w in others if key in w._programs)
                 like = next((p for p in known if p.chunk == program.chunk), None)
+                if self.compiled is not None and not self.compiled.failed:
+                    like = None  # torch's compiler is called before a capture, not for the first time in one
                 checks = check() if check is not None else ()
                 self._capture(program, job, base, checks[:1] if like is not None else checks, like)
             else:
