@@ -9,7 +9,9 @@ import typer
 
 
 def audit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="audit.jsonl of a coordinator or a center.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The audit.jsonl of a coordinator or a center.")
+    ],
     expect: Annotated[
         str | None,
         typer.Option(

@@ -72,7 +72,9 @@ def quickstart(
     next_step(console, "init", "data/")
 
 
-ListOption = Annotated[bool, typer.Option("--list", help="List the paper's experiments; run nothing.")]
+ListOption = Annotated[
+    bool, typer.Option("--list", help="List the paper's experiments without running them.")
+]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option(

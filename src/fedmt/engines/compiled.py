@@ -19,7 +19,8 @@ from fedmt.core import static_bn
 from fedmt.methods.training import Training
 
 LONG = 300
-"""Rounds from which compiling pays for itself, even the first time (docs/development/performance-diary.md)."""
+"""Rounds from which compiling pays for itself, even the first time
+(docs/development/performance-diary.md)."""
 
 
 class Compiled:
