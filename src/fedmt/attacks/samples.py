@@ -35,7 +35,7 @@ class Backdoor(Attack):
     name: ClassVar[str] = "backdoor"
 
     target: str = ""
-    """Wanted class that every marked sample shall be taken for."""
+    """Wanted class that the attacker wants the model to predict for every marked sample."""
     share: float = 0.5
     """Share of a bad center's samples that is marked."""
     boost: float = 2.0

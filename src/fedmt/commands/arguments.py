@@ -48,8 +48,8 @@ AllowOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Code of your own, as package.module:Name, that the model may name. No other is imported. May "
-        "be repeated.",
+        help="Your own code that the model may use, as package.module:Name. Nothing else is imported. "
+        "May be repeated.",
     ),
 ]
 PriorOption = Annotated[

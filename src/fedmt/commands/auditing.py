@@ -9,10 +9,15 @@ import typer
 
 
 def audit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="audit.jsonl of a coordinator or a center.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The audit.jsonl of a coordinator or a center.")
+    ],
     expect: Annotated[
         str | None,
-        typer.Option(metavar="HASH", help="Hash of an entry that must be in it: its end was not cut off."),
+        typer.Option(
+            metavar="HASH",
+            help="Hash of an entry that must be in the log, to find out if its end was cut off.",
+        ),
     ] = None,
 ) -> None:
     """Verify the chain of an audit log and print it as a table."""

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def init(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="FOLDER", help="It holds a folder, CSV, Parquet or npz file for each center."),
+        typer.Argument(metavar="FOLDER", help="Folder with one folder, CSV, Parquet or npz file per center."),
     ] = None,
     center: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=PATH", help="A center by itself; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="One center and its data; may be repeated.")
     ] = None,
     test: Annotated[
         list[Path] | None, typer.Option(metavar="PATH", help="A test set; may be repeated.")
@@ -31,22 +31,23 @@ def init(
         str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="The column of its table that has the wanted labels.")
+        str | None, typer.Option(help="Column with the wanted labels, in the reference center's table.")
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN", help="FOLDER is one table of all centers: split it by this column first."
-        ),
+        typer.Option(metavar="COLUMN", help="FOLDER is one table of all centers. Split it by this column."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
     accept_similar: Annotated[
-        bool, typer.Option("--accept-similar", help="Use correspondences that rest on similar names.")
+        bool,
+        typer.Option(
+            "--accept-similar", help="Use correspondences that were guessed from similar class names."
+        ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; take every guess.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask no questions and accept every guess.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Look at the data and write a first federation.toml, with what was guessed in comments."""
+    """Look at the data and write a first federation.toml. Comments in it name every guess."""
     from fedmt.commands.init import command_line
     from fedmt.training.progress import make_console
 
@@ -73,30 +74,35 @@ def schema(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH…", help="A config; with --statistics a table; with --pool the centers' statistics."
+            metavar="PATH…",
+            help="A config. With --statistics: a table. With --pool: the centers' statistics.",
         ),
     ],
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="At a center: what may leave it of its table, as JSON.")
+        bool,
+        typer.Option("--statistics", help="For a center: write only the statistics of its table, as JSON."),
     ] = False,
     pool: Annotated[
-        bool, typer.Option("--pool", help="At the coordinator: the schema of all centers' statistics.")
+        bool,
+        typer.Option("--pool", help="For the coordinator: make the schema from all centers' statistics."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write; by default tables.schema.")
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Not a feature; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column that is not a feature; may be repeated."),
     ] = None,
     categorical: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Its numbers are codes; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column whose numbers are codes; may be repeated."),
     ] = None,
     label_column: Annotated[
         str, typer.Option(help="With --statistics, the column that has the labels.")
     ] = "label",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Make the schema of tables: means, deviations and categories, from statistics and never from rows."""
+    """Make the schema of tables (means, deviations, categories) from statistics, without sharing rows."""
     from fedmt.commands.schemas import command_line
     from fedmt.training.progress import make_console
 
@@ -106,7 +112,7 @@ def schema(
 
 
 def check(config: ConfigArgument, set_: SetOption = None) -> None:
-    """Load everything, train nothing: the federation as a table, and every problem named."""
+    """Load everything without training. Print the federation as a table, and name every problem."""
     from rich.progress import TimeRemainingColumn
     from rich.table import Table
 

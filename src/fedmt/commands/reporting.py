@@ -12,18 +12,19 @@ from fedmt.commands.arguments import METRICS, AllowOption, JsonOption, one_of
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="By default the run's name.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page; by default the run's name.")] = None,
     with_images: Annotated[
         bool,
-        typer.Option("--with-images", help="Put the most confident mistakes into the page, as test images."),
+        typer.Option("--with-images", help="Show the test images of the most confident mistakes."),
     ] = False,
     notice: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the page says about its use, at the top.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Notice about the use of the model, at the top of the page."),
     ] = None,
     allow: AllowOption = None,
 ) -> None:
-    """One HTML page of one run, or a comparison of several: opens from disk, needs no network."""
+    """Write one HTML page about a run, or a comparison of several. It opens from disk, without a network."""
     from fedmt.commands.steps import SAMPLES, next_step
     from fedmt.core.registry import importing_only
     from fedmt.reports.provenance import NOTICE
@@ -43,15 +44,16 @@ def compare(
     ],
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="What the others are compared with; by default the first."),
+        typer.Option(metavar="RUN", help="Run that the others are compared with; by default the first."),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="This metric alone.", autocompletion=one_of(METRICS))
+        str | None,
+        typer.Option(metavar="NAME", help="Show only this metric.", autocompletion=one_of(METRICS)),
     ] = None,
     json: JsonOption = False,
     allow: AllowOption = None,
 ) -> None:
-    """The difference between runs in every metric, with 95% intervals from the test samples they share."""
+    """Show the difference between runs in every metric, with 95% intervals over the shared test samples."""
     from fedmt.commands.comparing import command_line
     from fedmt.core.registry import importing_only
     from fedmt.training.progress import make_console
@@ -61,11 +63,11 @@ def compare(
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that is in progress.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free one.")] = 0,
     allow: AllowOption = None,
 ) -> None:
-    """The report of a run, live in a browser on this machine while the run goes on; Ctrl-C ends it."""
+    """Show the report of a run that is in progress, live in a browser on this machine. Ctrl-C ends it."""
     from fedmt.core.registry import importing_only
     from fedmt.reports.watch import watch as serve
     from fedmt.training.progress import make_console

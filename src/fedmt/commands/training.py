@@ -24,25 +24,25 @@ def run_command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     method: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Train by this method.", autocompletion=one_of(METHODS)),
+        typer.Option(metavar="NAME", help="Train with this method.", autocompletion=one_of(METHODS)),
     ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
             metavar="METHOD",
-            help="Train this method too, and compare: --baseline single.",
+            help="Also train this method and compare the two: --baseline single.",
             autocompletion=one_of(METHODS),
         ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Everything random follows from it.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Number that determines everything random.")] = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu, cuda or cuda:1.", autocompletion=one_of(DEVICES))
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train: progress, metrics and checkpoints go to the run folder."""
+    """Train, and write metrics and checkpoints to the run folder."""
     from fedmt.commands.running import command_line
 
     settings = list(set_ or [])
@@ -57,12 +57,12 @@ def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the report.")] = Path(
         "quickstart"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Number that determines everything random.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer rounds and images: seconds, to see that it works.")
+        bool, typer.Option("--quick", help="Fewer rounds and images, to see in seconds that it works.")
     ] = False,
 ) -> None:
-    """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
+    """Compare Single, FedMT (T) and FedMT (E) on bundled images, in a few minutes on a laptop."""
     from fedmt.commands.quickstart import quickstart as run_quickstart
     from fedmt.commands.steps import next_step
     from fedmt.training.progress import make_console
@@ -72,11 +72,13 @@ def quickstart(
     next_step(console, "init", "data/")
 
 
-ListOption = Annotated[bool, typer.Option("--list", help="List the paper's experiments; run nothing.")]
+ListOption = Annotated[
+    bool, typer.Option("--list", help="List the paper's experiments without running them.")
+]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="TEXT", help="Only cells that have it in their label, 'column, row'; may be repeated."
+        metavar="TEXT", help="Run only cells whose label, 'column, row', contains this; may be repeated."
     ),
 ]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")]
@@ -86,13 +88,16 @@ ScaleOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder for the runs and tables.")]
 DataOption = Annotated[
-    Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")
+    Path | None, typer.Option(help="Folder with the data sets, such as cifar-100-python/; by default data/.")
 ]
 WeightsOption = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="ImageNet weights (torchvision); may be repeated."),
 ]
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of runs at the same time; by default it follows from the cores."),
+]
 
 
 def sweep(
@@ -108,7 +113,7 @@ def sweep(
     set_: SetOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """Many runs from one file of your own, and the table they make."""
+    """Make many runs from one experiment file, and a table of their results."""
     from fedmt.commands.sweeps.reproduce import command_line
     from fedmt.training.progress import make_console
 
@@ -132,7 +137,7 @@ def reproduce(
     set_: SetOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """A table or figure of the paper: many runs and the table they make."""
+    """Reproduce a table or figure of the paper: many runs, and a table of their results."""
     from fedmt.commands.sweeps.reproduce import command_line
     from fedmt.training.progress import make_console
 

@@ -26,7 +26,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Number of top classes to show.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write every row to this file.")] = None,
     center: Annotated[
-        str | None, typer.Option(help="Answer by this center's own matrix or head, not by the mean.")
+        str | None, typer.Option(help="Use this center's own matrix or head instead of the mean.")
     ] = None,
     column: Annotated[
         str | None,
@@ -38,7 +38,7 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     allow: AllowOption = None,
 ) -> None:
-    """Classes and probabilities of samples, in any label space of the federation."""
+    """Predict classes and probabilities of samples, in any label space of the federation."""
     from rich.console import Console
 
     from fedmt.commands.predicting import command_line
@@ -64,12 +64,12 @@ def export(
         ),
     ] = None,
     safetensors: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights; with a model card, as JSON, next to it.")
+        Path | None, typer.Option(metavar="FILE", help="Weights, with a model card as JSON next to them.")
     ] = None,
     prior: PriorOption = None,
     allow: AllowOption = None,
 ) -> None:
-    """The model as a file to deploy or to hand on."""
+    """Write the model as a file to deploy or share."""
     if onnx is None and safetensors is None:
         raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
     from fedmt.commands.steps import SAMPLES, next_step

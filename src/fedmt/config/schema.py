@@ -101,10 +101,11 @@ class DeploymentSpec(Section):
     secure_aggregation: bool = False
     """Whether the coordinator learns only the sum of the updates."""
     threshold: int | None = Field(None, ge=2)
-    """Fewest centers in such a sum. If it is not set, two thirds of them."""
+    """Smallest number of centers that such a sum may contain. If it is not set, it is two thirds of all
+    centers."""
     max_samples: int = Field(65_536, ge=1, le=2**24)
-    """Upper bound on the samples of any center. A center's weight in a sum is a share of it, so a value that
-    is far too large costs precision."""
+    """Upper bound on the number of samples of any center. With secure aggregation, a center's weight is
+    expressed as a share of this bound, so a value that is far too large costs precision."""
 
 
 class Config(Section):
@@ -117,7 +118,7 @@ class Config(Section):
     input: Travels[str] = DEFAULT_INPUT.name
     """What a sample is. Your own is `"package.module:Name"`."""
     seed: Travels[int] = Field(0, ge=0, lt=2**63)
-    """Everything random follows from it. Run several seeds before you trust a difference."""
+    """Number that determines everything random in a run. Run several seeds before you trust a difference."""
     device: Stays[str] = "auto"
     """Where to train: `"cpu"`; `"cuda"`, every visible GPU; `"cuda:1"`, one of them. `"auto"` is `"cuda"` if
     there is a GPU."""

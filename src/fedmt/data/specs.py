@@ -40,7 +40,7 @@ class SourceSpec(Section):
     label_columns: dict[str, str] | None = None
     """Columns of several label spaces, as `{space = "column"}`. Give it instead of `label_column`."""
     group_column: str | None = None
-    """Column of what must stay together in every split, such as a patient."""
+    """Column that names a group, such as a patient. No split separates samples of one group."""
     site_column: str | None = None
     """Column of a test set with the site of each sample. The report shows the results of each site."""
 
@@ -119,8 +119,8 @@ class BenchmarkSpec(Section):
     others."""
     # Without a default: what is not set is not written into a run's config, and runs from before resume.
     imbalance: Annotated[float, Field(ge=1)] | None = None
-    """For `split = "long-tailed"`: how many times as frequent a center's most frequent class is as its
-    rarest."""
+    """For `split = "long-tailed"`: the number of samples of a center's most frequent class,
+    divided by that of its rarest class."""
     per_class: Count | None = None
     """Samples of each class at the reference center. Give this or `reference_share`."""
     reference_share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -138,8 +138,8 @@ class BenchmarkSpec(Section):
     at_most: Annotated[dict[str, Count], AfterValidator(by_class_name)] = Field(default_factory=dict)
     """Classes to sample down, as `{class = number}`, after the test samples are taken."""
     augment_to: tuple[tuple[Count, Count], ...] = ()
-    """Pairs `[below, to]`: a class with fewer than `below` training samples is filled up to `to` with
-    augmented copies, by the first pair that fits."""
+    """Pairs `[below, to]`: a class with fewer than `below` training samples gets augmented
+    copies until it has `to`. The first pair that fits is used."""
     subset: Count | None = None
     """Number of classes of the first other space to keep, with the wanted classes that occur with them. Use
     it for a small trial."""

@@ -93,7 +93,7 @@ class FedMT(Method):
     """`"proper"` is the cross-entropy of M f. `"double-softmax"` is what the code behind the published curves
     computes; use it only to reproduce them."""
     xi: float = 0.95
-    """Confidence from which a pseudo-label counts as certain."""
+    """Threshold of confidence: a pseudo-label with a higher probability counts as certain."""
     lambda_1: float = 1.0
     """Weight of the mixing loss L_mix relative to L_fix."""
     lambda_2: float = 0.5

@@ -42,7 +42,7 @@ class SemiFL(Method):
     }
 
     xi: float = 0.95
-    """Confidence from which a pseudo-label is used."""
+    """Threshold of confidence: a pseudo-label with a higher probability is used."""
     lambda_1: float = 1.0
     """Weight of the mixing loss L_mix relative to L_fix."""
     a: float = MIXING

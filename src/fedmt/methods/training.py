@@ -58,7 +58,7 @@ class Training:
     """Probability that a chosen center fails before it answers. It is for simulations."""
     weights: Literal["equal", "samples"] = "equal"
     """Whether centers count equally in the mean, or in proportion to their number of samples. Use `"samples"`
-    if centers differ much in size; then their sizes leave them."""
+    if centers differ a lot in size. Each center then sends its number of samples."""
     logit_adjustment: bool = True
     """Whether training on wanted labels corrects for how frequent the classes are in that training set, so
     that the model answers as if all classes were equally frequent. Keep it on unless you want the frequencies

@@ -20,10 +20,10 @@ class PrivacySpec(Section):
     delta: Annotated[float, Field(gt=0, lt=1)]
     """Probability with which the promise may fail. Choose it well below 1 / number of records."""
     clip: Positive = 1.0
-    """Largest norm of what one record adds to a step: of its gradient, over all of its views."""
+    """Largest norm of the gradient of one record, over all of its views."""
     size: Annotated[int, Field(ge=1)] | None = None
-    """Number of records that may be publicly known. A round number near the true one is enough. If it is not
-    set, the true number counts as public."""
+    """Number of records to calculate with, which others may learn. A round number near the true one is
+    enough. If it is not set, the true number is used."""
 
     def public_size(self, records: int) -> int:
         """The number of records that may be known, at a center that has so many."""

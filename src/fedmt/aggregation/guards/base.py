@@ -64,8 +64,8 @@ class Guard(Named, ABC):
     """Whether it compares with the reference center's own update of the same model."""
 
     mix: int = 0
-    """Number of bad centers to expect. Above 0, each update is first replaced by the mean of its nearest
-    ones, all but this number. It is an option of every guard."""
+    """Number of bad centers to expect. Above 0, each update is first replaced by the mean of the updates
+    nearest to it, leaving out this number of the farthest ones. It is an option of every guard."""
 
     def __post_init__(self) -> None:
         at_least("aggregation.guard.mix", self.mix, 0)

@@ -63,12 +63,13 @@ class CenterFile(Section):
     """Fingerprints of the other centers' keys, by center name. With them, the center sends masked updates
     only (secure aggregation), and only in sums with these centers."""
     threshold: int | None = Field(None, ge=2)
-    """Fewest centers in such a sum. If it is not set, as few as is safe."""
+    """Smallest number of centers that such a sum may contain. If it is not set, it is the smallest number
+    that is safe."""
     allow: list[str] = Field(default_factory=lambda: [BUILT_IN])
     """What a coordinator's plan may name: `"built-in"` for everything that comes with fedmt, or single names,
     including `"package.module:Name"` of code on this machine."""
     privacy: PrivacySpec | None = None
-    """What the center promises each of its records, whatever the coordinator asks for."""
+    """Differential privacy of the center's records, whatever the coordinator asks for."""
     resident: float = Field(default=IDLE, ge=0)
     """Seconds that its process waits for the next message. With 0, each message starts a new process."""
 
