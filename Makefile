@@ -60,6 +60,7 @@ format: $(VENV)/.dev
 
 # The stamps depend on the files that say what to install, so a changed pin installs anew.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing fedmt into $(VENV). The first time takes several minutes, because PyTorch is large."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	@touch $@

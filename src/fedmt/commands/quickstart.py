@@ -82,7 +82,7 @@ def quickstart_config(method: str, seed: int, quick: bool = False) -> Config:
 def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> list[dict[str, Any]]:
     """Runs the three methods (finished ones are kept) and writes summary.json and report.html."""
     console.print(
-        f"Ten garments, {PER_CLASS} labelled images of each at the reference center; 8 centers of "
+        f"Ten garments, {PER_CLASS} labeled images of each at the reference center; 8 centers of "
         f"{50 if quick else 750} images label by department or by layer.",
         soft_wrap=True,
     )

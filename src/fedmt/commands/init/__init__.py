@@ -227,8 +227,8 @@ def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> 
 
 def _tell(plan: Plan, out: Path, console: Console) -> None:
     console.print(
-        f"Wanted: '{plan.wanted}' ({len(plan.spaces[plan.wanted])} classes), as center "
-        f"'{plan.reference.found.name}' labels ({plan.reason}).",
+        f"Wanted: '{plan.wanted}' ({len(plan.spaces[plan.wanted])} classes), the labels of center "
+        f"'{plan.reference.found.name}' ({plan.reason}).",
         soft_wrap=True,
     )
     for space, proposal in plan.correspondences.items():

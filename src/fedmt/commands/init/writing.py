@@ -239,9 +239,8 @@ def _training(plan: Plan) -> str:
         "# calibrated on it. Remove the table to train on all.\n"
         "[calibration]\nshare = 0.1"
         if many
-        else f"# With 1,000 {plan.word} and more at the reference center, a share may be held out from "
-        "training\n"
-        "# to calibrate the model's probabilities on:\n"
+        else f"# If the reference center has 1,000 {plan.word} or more, hold a share out from training\n"
+        "# to calibrate the model's probabilities:\n"
         "# [calibration]\n# share = 0.1"
     )
     backbone = "mlp" if plan.word != "images" else "small_cnn" if small else "resnet18"

@@ -66,16 +66,16 @@ def images_table(seen: Sequence[Seen]) -> str:
     channels = 3 if any(one.colour for one in seen) else 1
     if not sizes:
         return (
-            "# No image could be read. Say to which size and channels they are brought:\n"
+            "# No image could be read. Set the size and the number of channels for all images:\n"
             "[images]\nsize = 64\nchannels = 3"
         )
     height, width = proposed_size(sizes)
     same = len(set(sizes)) == 1
-    found = f"they are {sizes[0][0]} x {sizes[0][1]}" if same else "their sizes differ"
+    found = f"are {sizes[0][0]} x {sizes[0][1]}" if same else "differ in size"
     size = str(height) if height == width else f"[{height}, {width}]"
     return (
-        f"# Every image is cropped and resized to this; as far as was looked, {found}.\n"
-        f"[images]\nsize = {size}   # or [height, width]\nchannels = {channels}   # 1: grey, 3: colour"
+        f"# Every image is cropped and resized to this size. Those that were looked at {found}.\n"
+        f"[images]\nsize = {size}   # or [height, width]\nchannels = {channels}   # 1: gray, 3: color"
     )
 
 
