@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedmt.reports.answer import answer, configurations
+from fedmt.reports.answer import answer
+from fedmt.reports.configurations import configurations
 from fedmt.reports.provenance import NOTICE
 from fedmt.reports.report import Source, report
 from fedmt.reports.rounding import percent
