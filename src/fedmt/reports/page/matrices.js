@@ -16,7 +16,7 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     const longest = (names) => Math.min(150, Math.max(...names.map((n) => context.measureText(n).width)) + 8);
     // Column names lean to the left: the first ones need room there.
     const left = Math.max(longest(rowNames), longest(columnNames) * 0.5) + (options.rows ? 20 : 0), names = longest(columnNames) * 0.87 + 10, down = names + (options.columns ? 20 : 0);
-    const size = Math.max(11, Math.min(options.most || 44, Math.floor((room(options.wide) - left - Math.max(10, names * 0.2)) / columns)));
+    const size = Math.max(9, Math.min(options.most || 44, Math.floor((room(options.wide) - left - Math.max(10, names * 0.2)) / columns)));
     const width = left + size * columns + Math.max(10, names * 0.2), height = size * rows + down;
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = width + "px"; canvas.style.height = height + "px";

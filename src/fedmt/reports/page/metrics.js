@@ -11,7 +11,7 @@ function metricTables(host) {
       ...known.map((m) => ({ name: metricName(m), cell: (r) => withInterval(m, (r.c[kind][m.name] || {})[r.space]), key: (r) => ((r.c[kind][m.name] || {})[r.space] || {}).value })),
     ], rows);
   };
-  const each = (space) => configurations.map((c, i) => ({ of: "run", c, space, title: c.name, name: el("span", { class: "named" }, swatch(i), c.name) }));
+  const each = (space) => configurations.map((c, i) => ({ of: "run", c, space, title: c.name, name: el("span", { class: "named" + (c.name.length <= 16 ? " short" : "") }, swatch(i), c.name) }));
   const alone = (kind) => [...new Set(of(configurations[0], kind))].map((space) => ({ of: "label space", c: configurations[0], space, title: space, name: space }));
   const means = (id, what, caption, rows) => el("details", { id, class: "alternative" }, el("summary", {}, "The same through the mean M, the single answer that the model gives " + what), el("div", {}, add(id + "-table", caption, "mean_matrix", rows)));
   if (configurations.length === 1 && spaces.length) {
