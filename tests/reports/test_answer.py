@@ -48,6 +48,8 @@ def test_the_best_run_against_single(made):
     assert percent(difference["accuracy"].first) in found["details"][1]
     assert "best of 2 on these test images" in found["details"][2]
     assert found["differences"].keys() == {0, 2}
+    # The best run's main figures are compared too; the others in what the table shows.
+    assert found["differences"][2].keys() == {*found["differences"][0], "macro_f1", "auroc", "ece"}
     assert found["differences"][2]["accuracy"]["value"] == pytest.approx(
         difference["accuracy"].value, rel=1e-3
     )

@@ -27,14 +27,18 @@ from fedmt.runs.evaluation import Place, Predicted
 SAID = (EVEN_HANDED, HEADLINE)
 """The metrics of the answer. The verdict rests on the first."""
 
+SHOWN = (*SAID, "macro_f1", "auroc", "ece")
+"""The main figures of the best run, each with its difference from the baseline."""
+
 
 def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     """What the page says first, as JSON can hold it.
 
     headline, details: sentences. verdict: one word, "" where nothing is compared. best, baseline: places of
     runs; the page opens on the best. differences: by the place of a run, its configuration against the
-    baseline. seeds: configurations with several seeds, their mean and spread. configurations: all, by the
-    places of their runs. sites: the differences at each site and in each test set of the wanted space.
+    baseline; of the best, in more metrics. seeds: configurations with several seeds, their mean and spread.
+    configurations: all, by the places of their runs. sites: the differences at each site and in each test
+    set of the wanted space.
     """
     found: dict[str, Any] = {"verdict": "", "best": 0, "baseline": None, "differences": {}, "seeds": []}
     found["sites"] = []
@@ -86,6 +90,9 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         both = against[group.name].differences[compared.wanted]
         for place in group.places:
             found["differences"][place] = {name: _short(both[name]) for name in SAID if name in both}
+    main = _compared(runs, best, baseline, SHOWN).differences[compared.wanted]
+    for place in best.places:
+        found["differences"][place] = {name: _short(one) for name, one in main.items()}
     found["sites"] = _by_site(runs, others, baseline)
     return {
         **found,
@@ -142,13 +149,18 @@ def _is_single(run: ReportedRun) -> bool:
     return str(run.settings.get("method", {}).get("name", "")) == "single"
 
 
-def _compared(runs: Sequence[ReportedRun], first: Configuration, second: Configuration) -> Comparison:
+def _compared(
+    runs: Sequence[ReportedRun],
+    first: Configuration,
+    second: Configuration,
+    metrics: Sequence[str] = SAID,
+) -> Comparison:
     sides = [
         {runs[i].label: made for i in group.places if (made := runs[i].evaluation) is not None}
         for group in (first, second)
     ]
     what = noun(runs[first.places[0]].settings)
-    return compare(sides[0], sides[1], (first.name, second.name), what, SAID, wanted_only=True)
+    return compare(sides[0], sides[1], (first.name, second.name), what, metrics, wanted_only=True)
 
 
 def _by_site(
@@ -177,8 +189,8 @@ def _by_site(
         for group in others:
             own = tests(group)
             if all(same(test, place) for test in (*own, *base)):
-                sides = ([probabilities(t)[at] for t in side] for side in (own, base))
-                one = differences(*sides, labels, [EVEN_HANDED]).get(EVEN_HANDED)
+                first, second = ([probabilities(t)[at] for t in side] for side in (own, base))
+                one = differences(first, second, labels, [EVEN_HANDED]).get(EVEN_HANDED)
                 if one is not None:
                     judged[group.places[0]] = _short(one)
         if judged:

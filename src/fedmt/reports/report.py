@@ -60,7 +60,8 @@ def report(
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode())
-    return folders[data["answer"]["best"]]
+    best: int = data["answer"]["best"]
+    return folders[best]
 
 
 def _baselines(folders: Sequence[Path]) -> list[Path]:

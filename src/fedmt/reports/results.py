@@ -113,8 +113,8 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
     if temperature is not None:
         cooled = np.clip(test.probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
         cooled /= cooled.sum(1, keepdims=True)
-        sides = [[torch.from_numpy(p.astype(np.float64))] for p in (cooled, test.probabilities)]
-        change = differences(*sides, labels, CALIBRATION)
+        after, before = (torch.from_numpy(p.astype(np.float64)) for p in (cooled, test.probabilities))
+        change = differences([after], [before], labels, CALIBRATION)
         found["scaled"] = {
             "temperature": short(temperature),
             "change": {n: {k: short(getattr(d, k)) for k in ENDS} for n, d in change.items()},

@@ -139,7 +139,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
                     file[f"labels/{i}"],
                     file[f"predicted/{i}"],
                     file[f"probabilities/{i}"],
-                    [Place(*names, file[f"place/{i}/{j}"]) for j, names in enumerate(named[i])],
+                    [Place(kind, name, file[f"place/{i}/{j}"]) for j, (kind, name) in enumerate(named[i])],
                 )
                 for i, space in enumerate(facts["tests"])
             ]

@@ -117,7 +117,6 @@ function calibration(run, test, t) {
   // In the wanted space, the interval that the run itself measured, as everywhere else on the page.
   const before = (m) => { const own = test.space === run.wanted ? (run.metrics[m.name] || {})[test.space] : null, here = test.calibration[m.name]; return own && own.low != null ? { ...own, value: here.value } : here; };
   const rows = ["ece", "log_loss", "brier_score"].map(metricOf).filter((m) => test.calibration[m.name].value != null).map((m) => ({ m, before: before(m), after: scaled && scaled.calibration[m.name], change: scaled && scaled.change[m.name] }));
-  const signed = (m, x) => (x < 0 ? "−" : "+") + figure(m, Math.abs(x)).replace(" nats", "");
   const changed = ({ m, change: c }) => (!c || c.value == null ? "–" : [signed(m, c.value), el("small", {}, c.low == null ? "no interval" : signed(m, c.low) + " to " + signed(m, c.high))]);
   const columns = [{ name: "metric", text: true, cell: (r) => metricName(r.m), key: (r) => r.m.title }, { name: scaled ? "before" : "value", cell: (r) => withInterval(r.m, r.before), key: (r) => r.before.value },
     ...(scaled ? [{ name: "after", cell: (r) => withInterval(r.m, r.after), key: (r) => r.after.value }, { name: "change", cell: changed, key: (r) => (r.change || {}).value }] : [])];

@@ -73,7 +73,7 @@ function tiles() {
     const sure = paired && paired.low != null && (paired.low > 0 || paired.high < 0);
     const scaled = m.name === "ece" ? ((runs[answer.best].tests.find((t) => t.space === wanted) || {}).scaled || null) : null;
     return [el("div", { class: "tile" }, el("span", { class: "name" }, metricName(m)),
-      el("b", {}, figure(m, found.value), paired && paired.value != null ? el("span", { class: "chip " + (!sure ? "even" : paired.value > 0 ? "up" : "down") }, points(paired.value) + " points") : null),
+      el("b", {}, figure(m, found.value), paired && paired.value != null ? el("span", { class: "chip " + (!sure ? "even" : (paired.value > 0) === (m.better === "higher") ? "up" : "down"), title: paired.low == null ? null : "95% interval " + signed(m, paired.low) + " to " + signed(m, paired.high) + ", paired" }, signed(m, paired.value) + (m.unit === "share" ? " points" : "")) : null),
       el("span", {}, found.seeds ? "± " + spread(m, found.spread) + " over " + found.seeds + " seeds" : found.low == null ? "no interval" : interval(m, found.low, found.high)),
       scaled ? el("span", {}, "after temperature scaling: " + figure(m, scaled.calibration.ece.value)) : null,
       other && other.value != null ? el("span", {}, brief(base) + ": " + figure(m, other.value)) : null)];
