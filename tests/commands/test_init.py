@@ -601,6 +601,20 @@ def test_tables_of_texts(tmp_path: Path, capsys) -> None:
     assert "images" not in out.read_text()
 
 
+def test_the_sites_of_a_test_set_are_proposed(tmp_path: Path, command) -> None:
+    """A column that says where test samples are from is no label; where the centers have it too, it is none
+    of theirs."""
+    texts = [f"note {i} about a patient,{'ab'[i % 2]},{('Bonn', 'Kiel', 'Ulm')[i % 3]}" for i in range(12)]
+    for name in ("reference", "berlin", "test"):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label,hospital", *texts]) + "\n")
+    out = tmp_path / "federation.toml"
+    assert command("init", tmp_path, "--yes", "--reference", "reference", "--out", out)[0] == 0
+    config = tomllib.loads(out.read_text())
+    assert config["tests"][0]["site_column"] == "hospital" and config["tests"][0]["label_column"] == "label"
+    assert all("site_column" not in place for place in (config["reference"], *config["centers"]))
+    assert load_config(out).tests[0].site_column == "hospital"
+
+
 def test_texts_and_images_do_not_mix(tmp_path: Path) -> None:
     texts(tmp_path / "a.csv", ["text", "label"], [("x",), ("y",)] * 4)
     class_folders(tmp_path / "b", ["x", "y"])

@@ -18,7 +18,7 @@ from fedmt.data.member import Member
 from fedmt.metrics import METRICS, intervals
 from fedmt.metrics.measuring import Answers, with_intervals
 from fedmt.reports.report import report
-from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
+from fedmt.runs.evaluation import Evaluation, Place, Predicted, measured_again
 from fedmt.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
@@ -142,7 +142,9 @@ def make_run() -> MakeRun:
             scores = rng.random((samples, size)) ** 3
             scores[np.arange(samples), labels] += skill * rng.random(samples)
             scores /= scores.sum(1, keepdims=True)
-            tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16)))
+            from_where = [Place("site", n, np.arange(i, samples, len(sites))) for i, n in enumerate(sites)]
+            places = from_where if space == "fine" else []
+            tests.append(Predicted(space, labels, scores.argmax(1), scores.astype(np.float16), places))
         spaces = {"fine": fine, "coarse": coarse.classes}
         even, uneven = (
             [1 / len(fine)] * len(fine),

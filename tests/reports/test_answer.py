@@ -3,13 +3,16 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fedmt.reports.answer import answer, configurations
+from fedmt.reports.answer import answer
+from fedmt.reports.configurations import configurations
 from fedmt.reports.provenance import NOTICE
 from fedmt.reports.report import Source, report
 from fedmt.reports.rounding import percent
 from fedmt.runs.comparison import compare
+from fedmt.runs.evaluation import Place
 
 
 @pytest.fixture
@@ -17,9 +20,8 @@ def made(make_run, tmp_path):
     """Runs by name, tested on the same 300 samples; skill: how good they are."""
 
     def make(name, method="fedmt", skill=1.5, seed=0, **options):
-        path = make_run(
-            tmp_path / name, method=method, skill=skill, seed=seed, same_tests=True, rounds=1, **options
-        )
+        options = {"rounds": 1, **options}
+        path = make_run(tmp_path / name, method=method, skill=skill, seed=seed, same_tests=True, **options)
         return Source(path).reported(name)
 
     return make
@@ -46,6 +48,8 @@ def test_the_best_run_against_single(made):
     assert percent(difference["accuracy"].first) in found["details"][1]
     assert "best of 2 on these test images" in found["details"][2]
     assert found["differences"].keys() == {0, 2}
+    # The best run's main figures are compared too; the others in what the table shows.
+    assert found["differences"][2].keys() == {*found["differences"][0], "macro_f1", "auroc", "ece"}
     assert found["differences"][2]["accuracy"]["value"] == pytest.approx(
         difference["accuracy"].value, rel=1e-3
     )
@@ -109,3 +113,40 @@ def test_the_notice_and_where_a_run_came_from(make_run, tmp_path):
     report([folder], tmp_path / "page.html", notice="<b>Draft")
     page = (tmp_path / "page.html").read_text()
     assert "&lt;b&gt;Draft" in page and NOTICE not in page and "<b>Draft" not in page
+
+
+def test_differences_at_each_site_are_paired_over_its_samples(made):
+    sites = {"sites": ("Bonn", "Kiel")}
+    runs = [
+        made("alone", "single", 0.7, 1, **sites),
+        made("one", skill=3.0, seed=2, **sites),
+        made("older", skill=2.0, seed=3),  # does not know which samples are from where
+    ]
+    bonn, kiel = answer(runs)["sites"]
+    assert (bonn["kind"], bonn["name"], bonn["samples"], kiel["name"]) == ("site", "Bonn", 150, "Kiel")
+    assert bonn["differences"].keys() == kiel["differences"].keys() == {1}
+    for first, found in enumerate((bonn, kiel)):
+        # In float64, by hand: the mean of the classes' shares of right answers, on every second sample.
+        tests = [run.evaluation.tests[0] for run in (runs[1], runs[0])]
+        labels = tests[0].labels[first::2]
+        right = [(t.predicted[first::2] == labels).astype(np.float64) for t in tests]
+        one, other = (np.mean([r[labels == k].mean() for k in range(6)]) for r in right)
+        assert found["differences"][1]["value"] == pytest.approx(one - other, abs=1e-5)
+        assert found["differences"][1]["low"] < one - other < found["differences"][1]["high"]
+    moved = replace(runs[1].evaluation.tests[0], places=[Place("site", "Bonn", np.arange(150))])
+    elsewhere = replace(runs[1], evaluation=replace(runs[1].evaluation, tests=[moved]))
+    assert answer([runs[0], elsewhere])["sites"] == []
+
+
+def test_configurations_that_begin_alike_have_names_of_their_own(made):
+    """Where M came from tells them apart, or else the first of their runs; never a list of all runs."""
+
+    def pair(start, seed, **options):
+        return [made(f"{start}-seed{i}-{seed}", seed=seed + i, training_seed=i, **options) for i in (0, 1)]
+
+    given, estimated = pair("fedmt", 10, estimated=False), pair("fedmt", 20, rounds=2)
+    names = [g.name for g in configurations([*given, *estimated], range(4))]
+    assert names == ["fedmt, M given (2 seeds)", "fedmt, M estimated by em (2 seeds)"]
+    longer = pair("fedmt", 30, rounds=3)
+    names = [g.name for g in configurations([*estimated, *longer], range(4))]
+    assert names == ["fedmt-seed0-20 and others (2 seeds)", "fedmt-seed0-30 and others (2 seeds)"]

@@ -88,7 +88,12 @@ def test_table_data_and_pictures_can_be_saved(open_page, paired):
     assert lines[0].count(",") == lines[2].count(",") - lines[2].count(", ")
     name, text = saved("#save-json")
     assert name == "Paired.json" and len(json.loads(text)["runs"]) == 3
-    for picture in ("#curve-charts .save", "#m-body .save", "#classes-body figure:has(#roc-0) .save"):
+    for picture in (
+        ".card:has(#contributions) .save",
+        "#curve-charts .save",
+        "#m-body .save",
+        "#classes-body figure:has(#roc-0) .save",
+    ):
         name, image = saved(picture)
         assert name.endswith(".png") and image.startswith(b"\x89PNG") and len(image) > 3000
 
@@ -129,11 +134,19 @@ def test_each_site_and_the_calibration_are_shown(open_page, paired):
     assert rows == [[site, run, "150"] for site in ("Bonn", "Kiel") for run in ("single", "given")]
     heads = page.locator("#calibration-0 thead th").all_inner_texts()
     assert heads == ["metric", "before", "after", "change"]
-    first = page.locator("#calibration-0 tbody tr").first.inner_text().split("\t")
+    cells = page.locator("#calibration-0 tbody tr").first.inner_text().split("\t")
+    assert all(" to " in cell for cell in cells[1:])
+    first = [cell.split("\n")[0].strip() for cell in cells]
     assert f"calibration error {first[1]}" in page.inner_text("figure:has(#reliability-0) figcaption")
     assert f"calibration error {first[2]}" in page.inner_text("figure:has(#scaled-0) figcaption")
     assert f"after temperature scaling: {first[2]}" in page.inner_text("#tiles")
-    shares = page.locator("#contributions tbody td:nth-child(3)").all_inner_texts()
+    assert "95% interval" in page.inner_text("figure:has(#reliability-0) .legend")
+    assert page.locator("#forest-differences-0 circle").count() == 2  # paired, at each of the two sites
+    # The mean over the classes has an interval in every column, in every label space.
+    page.eval_on_selector_all(".away", "all => all.forEach(e => e.classList.remove('away'))")
+    assert "no interval" not in page.inner_text("#classes-0 tfoot") + page.inner_text("#calibration-1")
+    page.click("#contributions-table summary")
+    shares = page.locator("#contributions-table tbody td:nth-child(2)").all_inner_texts()
     assert len(shares) == 4 and sum(float(s.rstrip("%")) for s in shares) == pytest.approx(100, abs=0.2)
 
 

@@ -103,6 +103,20 @@ def test_a_printed_comparison_says_what_is_on_it(open_page, comparison, tmp_path
     assert not page.locator("#detail").is_visible() and not page.locator("nav").is_visible()
 
 
+def test_nothing_is_wider_than_a_sheet_of_paper(open_page, comparison, paired):
+    """A4 less its margins is 688 pixels wide; every detail is unfolded, as when it is printed."""
+    for shown in (comparison, paired):
+        page = open_page(shown.as_uri(), viewport={"width": 688, "height": 900}).page
+        page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        wide = page.eval_on_selector_all(
+            "table, figure, canvas, svg, pre, .tile",
+            """all => all.filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+            .map(e => e.id || e.outerHTML.slice(0, 80))""",
+        )
+        assert wide == []
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
 def test_every_look_is_legible(open_page, comparison, look, tmp_path):
     """Contrast of text at least 4.5, no sideways scrolling of the page; pictures go to FEDMT_SHOTS if set."""

@@ -50,5 +50,5 @@ def test_temperature_scaling_is_shown_next_to_the_answers():
     found = predictions(test, 2, temperature=0.5)
     (before,), (after,) = ([b for b in f["bins"] if b] for f in (found, found["scaled"]))
     assert before == [2, 0.6, 0.5] and after == [2, pytest.approx(0.36 / 0.52, abs=1e-4), 0.5]
-    assert found["scaled"]["calibration_error"] == pytest.approx(0.36 / 0.52 - 0.5, abs=1e-4)
+    assert found["scaled"]["calibration"]["ece"]["value"] == pytest.approx(0.36 / 0.52 - 0.5, abs=1e-4)
     assert "scaled" not in predictions(test, 2)

@@ -7,6 +7,7 @@ images each and label otherwise: four by department, four by layer. Nobody share
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,9 @@ def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> l
         "spaces: four by department, four by layer. Single uses the reference center's images alone; FedMT "
         "(T) knows how the spaces correspond; FedMT (E) estimates it."
     )
-    report(folders, out / "report.html", "fedmt quickstart", intro=intro, labels=list(METHODS))
+    command = shlex.join(_again(out, seed, quick))
+    page = out / "report.html"
+    report(folders, page, "fedmt quickstart", intro=intro, labels=list(METHODS), command=command)
     table = Table(title="Test accuracy")
     table.add_column("method")
     for space in SPACES:

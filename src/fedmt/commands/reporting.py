@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -32,10 +34,22 @@ def report(
     from fedmt.training.progress import make_console
 
     with importing_only(allow or ()):  # a run folder may be somebody else's
-        write_report(runs, out, title, with_images, notice=NOTICE if notice is None else notice)
+        asked = _command(runs, out, title, with_images, notice)
+        said = NOTICE if notice is None else notice
+        best = write_report(runs, out, title, with_images, notice=said, command=asked)
     console = make_console()
     console.print(f"Report: {out}", soft_wrap=True)
-    next_step(console, "predict", runs[0], SAMPLES)
+    next_step(console, "predict", best, SAMPLES)
+
+
+def _command(
+    runs: Sequence[Path], out: Path, title: str | None, with_images: bool, notice: str | None
+) -> str:
+    """The command that makes the page again; the page states it."""
+    words = ["fedmt", "report", *map(str, runs), "--out", str(out)]
+    words += [] if title is None else ["--title", title]
+    words += ["--with-images"] if with_images else []
+    return shlex.join(words if notice is None else [*words, "--notice", notice])
 
 
 def compare(

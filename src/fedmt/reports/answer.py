@@ -6,48 +6,29 @@ overlap, or do not, are never held against each other: that is not a test of the
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmt.config.schema import find_input
 from fedmt.core.errors import FedmtError
 from fedmt.inputs import DEFAULT_INPUT
-from fedmt.methods import METHODS
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
-from fedmt.metrics.comparing import Difference
+from fedmt.metrics.comparing import Difference, differences
+from fedmt.reports.configurations import Configuration, configurations, listed, title
 from fedmt.reports.reported import ReportedRun
 from fedmt.reports.rounding import percent, points
 from fedmt.runs.comparison import Comparison, compare, probabilities
+from fedmt.runs.evaluation import Place, Predicted
 
 SAID = (EVEN_HANDED, HEADLINE)
 """The metrics of the answer. The verdict rests on the first."""
 
-
-@dataclass(frozen=True)
-class Configuration:
-    """One configuration: a run, or several that differ in their seed alone. places: among the report's runs.
-
-    values: balanced accuracy in the wanted space, of each run.
-    """
-
-    name: str
-    places: tuple[int, ...]
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return sum(self.values) / len(self.values)
-
-    @property
-    def spread(self) -> float | None:
-        """The standard deviation over seeds; None for a single one."""
-        return torch.tensor(self.values, dtype=torch.float64).std().item() if len(self.values) > 1 else None
+SHOWN = (*SAID, "macro_f1", "auroc", "ece")
+"""The main figures of the best run, each with its difference from the baseline."""
 
 
 def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
@@ -55,12 +36,14 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
 
     headline, details: sentences. verdict: one word, "" where nothing is compared. best, baseline: places of
     runs; the page opens on the best. differences: by the place of a run, its configuration against the
-    baseline. seeds: configurations with several seeds, their mean and spread. configurations: all, by the
-    places of their runs.
+    baseline; of the best, in more metrics. seeds: configurations with several seeds, their mean and spread.
+    configurations: all, by the places of their runs. sites: the differences at each site and in each test
+    set of the wanted space.
     """
     found: dict[str, Any] = {"verdict": "", "best": 0, "baseline": None, "differences": {}, "seeds": []}
+    found["sites"] = []
     judged = [i for i, run in enumerate(runs) if _tested(run)]
-    found["configurations"] = _listed(runs, judged)
+    found["configurations"] = listed(runs, judged)
     if not judged:
         return {**found, "headline": "", "details": []}
     known = [_stored(run) for run in runs]
@@ -107,6 +90,10 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         both = against[group.name].differences[compared.wanted]
         for place in group.places:
             found["differences"][place] = {name: _short(both[name]) for name in SAID if name in both}
+    main = _compared(runs, best, baseline, SHOWN).differences[compared.wanted]
+    for place in best.places:
+        found["differences"][place] = {name: _short(one) for name, one in main.items()}
+    found["sites"] = _by_site(runs, others, baseline)
     return {
         **found,
         "headline": headline,
@@ -153,54 +140,6 @@ def _interval(one: Difference) -> str:
     return f"95% interval {points(one.low, True)} to {points(one.high, True)}"
 
 
-def configurations(runs: Sequence[ReportedRun], places: Sequence[int]) -> list[Configuration]:
-    """The runs, with those that differ in nothing but their seed put together."""
-    by_config: dict[str, list[int]] = {}
-    for place in places:
-        settings = {k: v for k, v in runs[place].settings.items() if k not in ("seed", "device")}
-        by_config.setdefault(json.dumps(settings, sort_keys=True, default=str), []).append(place)
-    found: list[Configuration] = []
-    for members in by_config.values():
-        seeds = {str(runs[i].settings.get("seed")) for i in members}
-        # Runs with the same config and the same seed are repetitions, not other seeds.
-        parts = [tuple(members)] if len(seeds) == len(members) else [(i,) for i in members]
-        for part in parts:
-            labels = [runs[i].label for i in part]
-            name = title(runs[part[0]]) if len(part) == 1 else f"{_common(labels)} ({len(part)} seeds)"
-            values = tuple(_value(runs[i]) for i in part)
-            found.append(Configuration(name, part, values))
-    names = [g.name for g in found]
-    if len(set(names)) == len(names):
-        return found
-    return [Configuration(", ".join(runs[i].label for i in g.places), g.places, g.values) for g in found]
-
-
-def _listed(runs: Sequence[ReportedRun], judged: Sequence[int]) -> list[dict[str, Any]]:
-    """Every configuration in the order of the runs; a run that was not tested is one by itself."""
-    groups = [(g.places, g.name) for g in configurations(runs, judged)]
-    groups += [((i,), "") for i in range(len(runs)) if i not in judged]
-    return [
-        {"name": runs[places[0]].label if len(places) == 1 else name, "places": list(places)}
-        for places, name in sorted(groups)
-    ]
-
-
-def _common(labels: Sequence[str]) -> str:
-    """What the names of several seeds have in common, without the word seed.
-
-    >>> _common(["thyroid-fedmt-seed0-c3d4", "thyroid-fedmt-seed1-a1b2"])
-    'thyroid-fedmt'
-    """
-    found = re.sub(r"[\s/_.(,-]*(seed)?[\s/_.(,=-]*$", "", _beginning(labels), flags=re.I)
-    return found or " and ".join(labels)
-
-
-def _beginning(labels: Sequence[str]) -> str:
-    low, high = min(labels), max(labels)
-    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    return low[:same]
-
-
 def _tested(run: ReportedRun) -> bool:
     made = run.evaluation
     return made is not None and any(t.space == made.wanted for t in made.tests)
@@ -210,21 +149,53 @@ def _is_single(run: ReportedRun) -> bool:
     return str(run.settings.get("method", {}).get("name", "")) == "single"
 
 
-def _value(run: ReportedRun) -> float:
-    assert run.evaluation is not None
-    test = next(t for t in run.evaluation.tests if t.space == run.evaluation.wanted)
-    function = METRICS[EVEN_HANDED].function
-    assert function is not None
-    return float(function(probabilities(test), torch.from_numpy(test.labels.astype("int64"))))
-
-
-def _compared(runs: Sequence[ReportedRun], first: Configuration, second: Configuration) -> Comparison:
+def _compared(
+    runs: Sequence[ReportedRun],
+    first: Configuration,
+    second: Configuration,
+    metrics: Sequence[str] = SAID,
+) -> Comparison:
     sides = [
         {runs[i].label: made for i in group.places if (made := runs[i].evaluation) is not None}
         for group in (first, second)
     ]
     what = noun(runs[first.places[0]].settings)
-    return compare(sides[0], sides[1], (first.name, second.name), what, SAID, wanted_only=True)
+    return compare(sides[0], sides[1], (first.name, second.name), what, metrics, wanted_only=True)
+
+
+def _by_site(
+    runs: Sequence[ReportedRun], others: Sequence[Configuration], baseline: Configuration
+) -> list[dict[str, Any]]:
+    """At each site and in each test set of the wanted space, the paired differences in balanced accuracy.
+
+    Each is `{"kind", "name", "samples", "differences"}`, the last by the place of a configuration's first
+    run. A place that is not the same samples in every run is left out, as are runs of earlier versions,
+    which do not know which samples are from where.
+    """
+
+    def tests(group: Configuration) -> list[Predicted]:
+        made = [e for i in group.places if (e := runs[i].evaluation) is not None]
+        return [next(t for t in e.tests if t.space == e.wanted) for e in made]
+
+    def same(test: Predicted, place: Place) -> bool:
+        return any(p[:2] == place[:2] and np.array_equal(p.positions, place.positions) for p in test.places)
+
+    base = tests(baseline)
+    found = []
+    for place in base[0].places:
+        at = torch.from_numpy(place.positions.astype(np.int64))
+        labels = torch.from_numpy(base[0].labels.astype(np.int64))[at]
+        judged = {}
+        for group in others:
+            own = tests(group)
+            if all(same(test, place) for test in (*own, *base)):
+                first, second = ([probabilities(t)[at] for t in side] for side in (own, base))
+                one = differences(first, second, labels, [EVEN_HANDED]).get(EVEN_HANDED)
+                if one is not None:
+                    judged[group.places[0]] = _short(one)
+        if judged:
+            found.append({"kind": place.kind, "name": place.name, "samples": len(at), "differences": judged})
+    return found
 
 
 def _stored(run: ReportedRun) -> Comparison | None:
@@ -263,14 +234,6 @@ def _alone(run: ReportedRun) -> str:
         parts.append(f"{METRICS[name].title.lower()} is {percent(one['value'])}{interval}")
     count = f"{len(test.labels):,} {noun(run.settings)}{'' if len(test.labels) == 1 else 's'}"
     return f"{title(run)}: {' and '.join(parts)} in '{wanted}', on {count}."
-
-
-def title(run: ReportedRun) -> str:
-    """The run's label, with its method where the label does not say it: `federation (FedMT)`."""
-    name = str(run.settings.get("method", {}).get("name", ""))
-    method = METHODS[name].__name__ if name in METHODS else name
-    said = not method or method.lower() in run.label.lower()
-    return run.label if said else f"{run.label} ({method})"
 
 
 def _seeds_alone(group: Configuration) -> str:

@@ -53,8 +53,12 @@ def content(
     runs: Sequence[ReportedRun],
     notice: str = NOTICE,
     made: datetime.date | None = None,
+    command: str = "",
 ) -> dict[str, Any]:
-    """Everything the page shows, as JSON can hold it. made: the day; None for a page that is live."""
+    """Everything the page shows, as JSON can hold it. made: the day; None for a page that is live.
+
+    command: that the page was asked for with.
+    """
     shown = [_run(run) for run in runs]
     said = answer(runs)
     metrics = [
@@ -65,7 +69,8 @@ def content(
         "title": title,
         "intro": intro,
         "notice": notice,
-        "provenance": provenance(runs, made),
+        "provenance": provenance(runs, made, command),
+        "command": command,
         "answer": said,
         "words": [*sentences, *_untested(shown)],
         "runs": shown,

@@ -14,6 +14,9 @@ from fedmt.runs.folder import RunFolder
 
 NOTICE = "For research use only. Not for decisions about the care of patients."
 
+LONG = 160
+"""Characters of a command at the top of the page. The section on the config has all of it."""
+
 DIGITS = 8
 """Of a digest, on the page: enough to see that two differ."""
 
@@ -38,7 +41,9 @@ def _day(folder: RunFolder) -> str:
     return ""
 
 
-def provenance(runs: Sequence[ReportedRun], made: datetime.date | None) -> list[dict[str, str]]:
+def provenance(
+    runs: Sequence[ReportedRun], made: datetime.date | None, command: str = ""
+) -> list[dict[str, str]]:
     """Facts by name: those that all runs share, with a word where they differ."""
     facts: list[tuple[str, str]] = []
     by = f"fedmt {fedmt.__version__}"
@@ -57,6 +62,8 @@ def provenance(runs: Sequence[ReportedRun], made: datetime.date | None) -> list[
     if configs:
         one = configs[0] if len(configs) == 1 else f"{len(configs)} configs: {_folder(configs)}"
         facts.append(("Config", one))
+    if command:
+        facts.append(("Command", command if len(command) <= LONG else f"{command[:LONG]}…"))
     return [{"name": name, "value": value} for name, value in facts]
 
 

@@ -38,10 +38,12 @@ def report(
     intro: str = "",
     labels: Sequence[str] | None = None,
     notice: str = NOTICE,
-) -> None:
+    command: str = "",
+) -> Path:
     """Writes the page of one run or the comparison of several. labels: by default the folders' names.
 
-    notice: what the page says about its use.
+    notice: what the page says about its use. command: that it was asked for with; the page states it.
+    Returns the folder of the run that the page opens on, the best.
     """
     if out.is_dir():
         raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
@@ -53,10 +55,13 @@ def report(
         if not run.metrics:
             raise FedmtError(f"{path}: no round is finished yet; report it when one is, or `fedmt watch` it.")
     title = title or (names[0] if given == 1 else f"Comparison of {given} runs")
-    page = render(content(title, intro, runs, notice, datetime.date.today()))
+    data = content(title, intro, runs, notice, datetime.date.today(), command)
+    page = render(data)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode())
+    best: int = data["answer"]["best"]
+    return folders[best]
 
 
 def _baselines(folders: Sequence[Path]) -> list[Path]:

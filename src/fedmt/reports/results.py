@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedmt.core.priors import answers_for
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
-from fedmt.metrics.calibration_error import expected_calibration_error
+from fedmt.metrics.comparing import differences
 from fedmt.metrics.measuring import Answers, recorded, values
+from fedmt.reports.macro import macro
 from fedmt.reports.scores import Numbers, confusion, reliability
 from fedmt.reports.thresholds import curves
+from fedmt.runs.comparison import probabilities as answers
 from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
 
 
@@ -85,7 +86,10 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
     return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
 
 
-PROPER = ("log_loss", "brier_score")
+CALIBRATION = ("ece", "log_loss", "brier_score")
+"""Metrics of the probabilities, which a temperature may better or worsen without changing an answer."""
+
+ENDS = ("value", "low", "high")
 
 
 def predictions(test: Predicted, classes: int, temperature: float | None = None) -> dict[str, Any]:
@@ -94,6 +98,7 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
     temperature: that was fitted; the calibration is then shown with it, too.
     """
     counts = confusion(test.labels, test.predicted, classes)
+    labels = torch.from_numpy(test.labels.astype(np.int64))
     right = test.predicted == test.labels
     found = {
         "space": test.space,
@@ -102,35 +107,42 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
         "confusion": counts.ravel().tolist(),
         "support": counts.sum(1).tolist(),
         "curves": curves(test.labels, test.probabilities, classes),
+        "macro": {name: shortened(m) for name, m in macro(answers(test), labels).items()},
         **_calibration(test, test.probabilities),
     }
     if temperature is not None:
         cooled = np.clip(test.probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
-        scaled = _calibration(test, cooled / cooled.sum(1, keepdims=True))
-        found["scaled"] = {"temperature": short(temperature), **scaled}
+        cooled /= cooled.sum(1, keepdims=True)
+        after, before = (torch.from_numpy(p.astype(np.float64)) for p in (cooled, test.probabilities))
+        change = differences([after], [before], labels, CALIBRATION)
+        found["scaled"] = {
+            "temperature": short(temperature),
+            "change": {n: {k: short(getattr(d, k)) for k in ENDS} for n, d in change.items()},
+            **_calibration(test, cooled),
+        }
     return found
 
 
 def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
-    """bins: [samples, mean confidence, share right], None where a bin is empty. proper: scores of the
-    probabilities, which a temperature may better or worsen without changing an answer.
+    """bins: [samples, mean confidence, share right], None where a bin is empty. calibration: each metric of
+    the probabilities with its interval.
     """
     probabilities, labels = (
         torch.from_numpy(x.astype(t)) for x, t in ((answers, np.float64), (test.labels, np.int64))
     )
     confidence = answers[np.arange(len(test.labels)), test.predicted].astype(np.float64)
     bins = reliability(confidence, test.predicted == test.labels)
+    found = {}
+    for name in CALIBRATION:
+        function = METRICS[name].function
+        assert function is not None
+        ends = METRICS[name].ends(probabilities, labels).tolist()
+        values = (function(probabilities, labels).item(), *ends)
+        found[name] = dict(zip(ENDS, map(short, values), strict=True))
     return {
         "bins": [[b.samples, short(b.confidence), short(b.accuracy)] if b else None for b in bins],
-        "proper": {name: short(_value(name, probabilities, labels)) for name in PROPER},
-        "calibration_error": short(expected_calibration_error(probabilities, labels).item()),
+        "calibration": found,
     }
-
-
-def _value(name: str, probabilities: Tensor, labels: Tensor) -> float:
-    function = METRICS[name].function
-    assert function is not None
-    return function(probabilities, labels).item()
 
 
 def short(value: float | None) -> float | None:

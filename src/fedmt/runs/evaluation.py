@@ -1,8 +1,9 @@
 """What a run's last model says of the test data, and who took part: the part of a report that needs data.
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
-not. It holds no samples, only test labels, probabilities (float16), class names, the centers' sizes and label
-spaces, each known correspondence and each estimate, and the metrics with their intervals.
+not. It holds no samples, only test labels, the site of each test sample where the data names it,
+probabilities (float16), class names, the centers' sizes and label spaces, each known correspondence and each
+estimate, and the metrics with their intervals.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
@@ -34,14 +34,26 @@ Numbers = NDArray[Any]
 FORMAT = 1
 
 
+class Place(NamedTuple):
+    """A part of the test samples in one label space. kind: "site" or "test set". positions: [n]."""
+
+    kind: str
+    name: str
+    positions: Numbers
+
+
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions in one label space. predicted: at full precision, since float16 may make ties."""
+    """Predictions in one label space. predicted: at full precision, since float16 may make ties.
+
+    places: the sites and test sets that the samples are from, where there are several. None in earlier files.
+    """
 
     space: str
     labels: Numbers
     predicted: Numbers
     probabilities: Numbers
+    places: Sequence[Place] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +95,15 @@ class Evaluation:
             arrays[f"labels/{number}"] = test.labels.astype(np.uint16)
             arrays[f"predicted/{number}"] = test.predicted.astype(np.uint16)
             arrays[f"probabilities/{number}"] = test.probabilities.astype(np.float16)
+            for i, place in enumerate(test.places):
+                arrays[f"place/{number}/{i}"] = place.positions.astype(np.uint32)
         facts = {
             "format": FORMAT,
             "round": self.round,
             "spaces": [[name, list(classes)] for name, classes in self.spaces.items()],
             "members": members,
             "tests": [t.space for t in self.tests],
+            "places": [[[p.kind, p.name] for p in t.places] for t in self.tests],
             "measured": self.measured,
             "priors": {name: list(shares) for name, shares in self.priors.items()},
             "center_priors": {name: list(shares) for name, shares in self.center_priors.items()},
@@ -117,8 +132,15 @@ def read_evaluation(path: Path) -> Evaluation | None:
                     estimates[name] = file[f"estimate/{i}"]
                 members.append(Member(name, space, known, size))
                 reference = name if is_reference else reference
+            named = facts.get("places") or [[] for _ in facts["tests"]]
             tests = [
-                Predicted(space, file[f"labels/{i}"], file[f"predicted/{i}"], file[f"probabilities/{i}"])
+                Predicted(
+                    space,
+                    file[f"labels/{i}"],
+                    file[f"predicted/{i}"],
+                    file[f"probabilities/{i}"],
+                    [Place(kind, name, file[f"place/{i}/{j}"]) for j, (kind, name) in enumerate(named[i])],
+                )
                 for i, space in enumerate(facts["tests"])
             ]
             classes = {name: space.classes for name, space in spaces.items()}
@@ -145,7 +167,8 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     for part in pooled(tested):
         scores = part.probabilities.float().cpu().numpy()
         labels = part.labels.cpu().numpy()
-        tests.append(Predicted(part.space, labels, scores.argmax(1), scores.astype(np.float16)))
+        half = scores.astype(np.float16)
+        tests.append(Predicted(part.space, labels, scores.argmax(1), half, places_of(part)))
     roster = federation.roster
     kept = {m.name: state.kept.get(m.name, {}).get("correspondence") for m in roster.members}
     estimates = {name: m.float().cpu().numpy() for name, m in kept.items() if m is not None}
@@ -200,26 +223,32 @@ def by_place(part: Pooled) -> list[dict[str, Any]]:
     """The results of each test set, where a label space has several, and of each site that the data names.
 
     Each is `{"kind": "test set" or "site", "name", "space", "samples", "metrics": {metric: {"value", "low",
-    "high"}}}`. A site may be in several test sets.
+    "high"}}}`.
     """
-    names: dict[tuple[str, str], list[tuple[int, Tensor]]] = {}
-    for number, one in enumerate(part.tests):
-        if len(part.tests) > 1:
-            names.setdefault(("test set", one.test.name), []).append((number, torch.arange(len(one.labels))))
-        sites = np.array(one.test.sites or ())
-        for site in dict.fromkeys(sites.tolist()):
-            inside = torch.from_numpy(np.flatnonzero(sites == site))
-            names.setdefault(("site", site), []).append((number, inside))
+    each, labels = part.answers
     found = []
-    ways = range(len(part.tests[0].each))
-    for (kind, name), parts in names.items():
-        each = [torch.cat([part.tests[i].each[way][at] for i, at in parts]) for way in ways]
-        labels = torch.cat([part.tests[i].labels[at] for i, at in parts])
-        metrics = with_intervals(Answers(each, labels))
+    for kind, name, positions in places_of(part):
+        at = torch.from_numpy(positions).to(labels.device)
+        metrics = with_intervals(Answers([answer[at] for answer in each], labels[at]))
         found.append(
-            {"kind": kind, "name": name, "space": part.space, "samples": len(labels), "metrics": metrics}
+            {"kind": kind, "name": name, "space": part.space, "samples": len(at), "metrics": metrics}
         )
     return found
+
+
+def places_of(part: Pooled) -> list[Place]:
+    """Each test set, where there are several, and each site that the data names; it may be in several."""
+    inside: dict[tuple[str, str], list[Numbers]] = {}
+    first = 0
+    for one in part.tests:
+        here = np.arange(first, first + len(one.labels))
+        first += len(here)
+        if len(part.tests) > 1:
+            inside.setdefault(("test set", one.test.name), []).append(here)
+        sites = np.array(one.test.sites or ())
+        for site in dict.fromkeys(sites.tolist()):
+            inside.setdefault(("site", site), []).append(here[sites == site])
+    return [Place(kind, name, np.concatenate(parts)) for (kind, name), parts in inside.items()]
 
 
 def measured_again(evaluation: Evaluation) -> dict[str, Any]:

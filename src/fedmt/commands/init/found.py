@@ -22,6 +22,7 @@ class Found:
     array: of an archive of vectors, the name of these.
     text_column: where the texts stand in a table of texts; words: a length that nearly all of them fit in.
     group_column: of what must stay together, such as a patient. groupable: all columns that could be it.
+    site_column: says where each sample is from; of a test set, results are then reported by site.
     identifiers: columns of a table of features that name a row or what it belongs to; features: all others
         but the labels; telling: those of the labels that are some only since they tell another label.
     """
@@ -38,6 +39,7 @@ class Found:
     notes: tuple[str, ...] = ()
     group_column: str | None = None
     groupable: tuple[str, ...] = ()
+    site_column: str | None = None
     identifiers: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     telling: tuple[str, ...] = ()

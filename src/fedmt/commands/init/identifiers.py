@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from fedmt.data.sites import MOST
+
 NEARLY_ALL = 0.9
 """With a different value in this share of the rows or more, a column names the rows."""
 
 PEOPLE = {"patient", "subject", "person", "participant", "pid", "mrn"}
 THINGS = {"lesion", "case", "study", "exam", "examination", "visit", "specimen", "slide", "biopsy"}
+SITES = {"hospital", "clinic", "site", "center", "centre", "institution", "scanner", "ward", "region"}
 NUMBERS = {"id", "ids", "uid", "no", "nr", "number", "code", "key", "identifier"}
 
 
@@ -53,3 +56,19 @@ def group_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
 def group_column(columns: Mapping[str, Sequence[str]]) -> str | None:
     """The first of `group_columns` that repeats."""
     return next((t for t in group_columns(columns) if len(set(columns[t])) < len(columns[t])), None)
+
+
+def site_column(columns: Mapping[str, Sequence[str]]) -> str | None:
+    """The first column whose title says that it names where a sample is from, and whose cells could be sites.
+
+    >>> site_column({"label": ["a", "b", "a"], "Hospital name": ["Bonn", "Kiel", "Bonn"]})
+    'Hospital name'
+    >>> site_column({"hospital": ["Bonn", "Bonn", "Bonn"]}), site_column({"site": ["Bonn", "", "Kiel"]})
+    (None, None)
+    """
+    for title, cells in columns.items():
+        words = _words(title)
+        named = words & SITES and words <= SITES | NUMBERS | {"name"}
+        if named and "" not in cells and 2 <= len(set(cells)) <= min(MOST, len(cells) - 1):
+            return title
+    return None

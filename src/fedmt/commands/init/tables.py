@@ -9,7 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmt.commands.init.found import Found, NoImages
-from fedmt.commands.init.identifiers import group_column, group_columns, is_identifier, names_groups
+from fedmt.commands.init.identifiers import (
+    group_column,
+    group_columns,
+    is_identifier,
+    names_groups,
+    site_column,
+)
 from fedmt.commands.init.texts import longest, text_column
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
@@ -62,7 +68,12 @@ def look_at_table(name: str, path: Path) -> Found:
 
 
 def _grouped(found: Found, columns: Mapping[str, Sequence[str]]) -> Found:
-    return replace(found, group_column=group_column(columns), groupable=tuple(group_columns(columns)))
+    return replace(
+        found,
+        group_column=group_column(columns),
+        groupable=tuple(group_columns(columns)),
+        site_column=site_column(columns),
+    )
 
 
 def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str, list[str]]:

@@ -150,6 +150,11 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
             yield _comment(f"{member.found.path.name}: {why_left_out(member.found, plan.spaces)}.")
             continue
         lines = ["[[tests]]", *_source(member, folder)]
+        site = member.found.site_column
+        # What the centers' tables have as a feature must stay one at the test set.
+        features = {title for m in (plan.reference, *plan.centers) for title in m.found.features}
+        if site is not None and site not in features | {member.column}:
+            lines.append(f"site_column = {_quoted(site)}   # the report also shows each site by itself")
         if member.space != plan.wanted:
             lines.append(f"space = {_quoted(member.space)}")
         yield "\n".join(lines)

@@ -31,7 +31,9 @@ const darkScreen = matchMedia("(prefers-color-scheme: dark)"), printer = matchMe
 let printing = false;
 const dark = () => darkScreen.matches && !printer.matches && !printing;
 
-function lineStyle(index) {
+function lineStyle(place) {
+  // The baseline has the first colour, a grey, wherever it stands.
+  const { answer } = page.data, base = answer.baseline == null ? 0 : configurationOf(answer.baseline), index = place === base ? 0 : place < base ? place + 1 : place;
   const colours = dark() ? DARK_LINES : page.data.colours;
   // On a screen, lines of the same colour are told apart by their dashes; on paper, which may be grey, all are.
   return { colour: colours[index % colours.length], dash: DASHES[(printing || printer.matches ? index : Math.floor(index / colours.length)) % DASHES.length] };

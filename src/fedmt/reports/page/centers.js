@@ -21,6 +21,7 @@ function drawCenters(run) {
   ];
   const reasons = run.centers.flatMap((c) => Object.entries(c.reasons).map(([why, n]) => c.name + ", " + n + (n === 1 ? " round: " : " rounds: ") + why));
   return el("div", {}, table("members", "Centers: size, label space, where M came from, rounds missed and why", columns, run.centers),
+    el("p", { class: "note" }, "Norm, cosine, loss and the columns after them are of the last round in which the center trained."),
     reasons.length ? el("details", {}, el("summary", {}, "Why centers abstained or were left out"), el("ul", {}, reasons.map((r) => el("li", {}, r)))) : null);
 }
 
@@ -28,11 +29,29 @@ function drawCenters(run) {
 function drawContributions(run, host) {
   const known = run.centers.filter((c) => c.contribution != null).sort((a, b) => b.contribution - a.contribution);
   if (known.length < 2) return;
-  const most = Math.max(...known.map((c) => Math.abs(c.contribution))), all = known.reduce((sum, c) => sum + (c.samples || 0), 0);
-  const rows = known.map((c) => el("tr", {}, el("th", { scope: "row", class: "text" }, c.name), el("td", { class: "bars" }, el("i", { class: c.contribution < 0 ? "against" : null, style: "width:" + (100 * Math.abs(c.contribution) / most).toFixed(1) + "%" })), el("td", {}, percent(c.contribution)), el("td", {}, c.samples == null || !all ? "–" : percent(c.samples / all))));
-  const head = el("tr", {}, el("th", { scope: "col", class: "text", colspan: 2 }, "center"), el("th", { scope: "col" }, "contribution"), el("th", { scope: "col" }, "share of " + page.data.word + "s"));
-  host.append(el("figure", { class: "card" }, el("figcaption", {}, el("span", {}, "What each center contributed")), scrolling(known.length > 30, "What each center contributed", el("table", { id: "contributions", class: "full" }, el("thead", {}, head), el("tbody", {}, rows))),
-    el("p", { class: "note" }, "A center's part of the way that the centers together moved the model, over all rounds: the length of its update along the mean update. Parts sum to 100%; a center that moves against the others has a negative one. It says who moved the model, not who made it better.")));
+  const title = "What each center contributed", all = known.reduce((sum, c) => sum + (c.samples || 0), 0), share = (c) => (c.samples == null || !all ? null : c.samples / all);
+  const box = el("div"), least = Math.min(0, ...known.map((c) => c.contribution)), most = Math.max(...known.flatMap((c) => [c.contribution, share(c) || 0]));
+  const sign = (c) => percent(c.contribution).replace("-", "−");
+  function draw() {
+    const width = Math.max(240, box.clientWidth || 300), each = 24, high = 6 + each * known.length, right = 52;
+    const left = Math.min(width * 0.4, 14 + Math.max(...known.map((c) => wide(c.name, STRONG)))), x = (v) => left + ((v - least) / (most - least)) * (width - left - right);
+    const drawing = el("svg", { id: "contributions", class: "plot", viewBox: "0 0 " + width + " " + high, width, height: high, role: "img", "aria-label": title + ". A table follows." });
+    known.forEach((c, i) => {
+      const y = 6 + i * each, [from, to] = [x(0), x(c.contribution)].sort((a, b) => a - b), said = c.name + "\ncontribution " + sign(c) + "\nshare of " + page.data.word + "s " + percent(share(c));
+      drawing.append(el("text", { x: left - 10, y: y + 13, "text-anchor": "end", class: "strong" }, cut(measuring(STRONG), c.name, left - 12)),
+        el("rect", { x: from, y: y + 2, width: Math.max(2, to - from), height: 14, rx: 3, class: c.contribution < 0 ? "bar against" : "bar" }),
+        ...(share(c) == null ? [] : [el("line", { x1: x(share(c)), x2: x(share(c)), y1: y - 1, y2: y + 19, class: "whisker" })]),
+        el("text", { x: width - 4, y: y + 13, "text-anchor": "end" }, sign(c)),
+        el("rect", { x: 0, y: y - 3, width, height: each, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") }));
+    });
+    drawing.append(el("line", { x1: x(0), x2: x(0), y1: 2, y2: high - 2, stroke: "currentColor", opacity: 0.5 }));
+    box.replaceChildren(drawing);
+  }
+  const key = el("ul", { class: "legend" }, el("li", {}, svgKey(el("rect", { x: 4, width: 20, height: 10, rx: 2, class: "bar" })), "contribution"), all ? el("li", {}, svgKey(el("line", { x1: 14, x2: 14, y1: 0, y2: 10, class: "whisker" })), "share of " + page.data.word + "s") : null);
+  host.append(el("figure", { class: "card" }, caption(title, () => byId("contributions")), key, box,
+    alternative("contributions-table", title, () => matrixTable(title, known.map((c) => c.name), ["contribution", "share of " + page.data.word + "s"], (i, j) => (j ? percent(share(known[i])) : sign(known[i]))))));
+  page.heats.push({ canvas: box, draw });
+  draw();
 }
 
 // Who is odd: one center's line apart from all others. A norm of 1e6 among ones would hide all the others, so
@@ -48,6 +67,7 @@ function drawUpdates(run, place) {
   const power = (v) => (v == null ? "–" : Math.abs(v) > 3 ? (10 ** v).toExponential(0) : number(10 ** v, 2));
   chart(host, "center-norms", "Norm of each center's update" + (log ? " (logarithmic)" : ""), drawn, { zero: !log, group: "detail", height: 260, ...(log ? { format: (v) => (v == null ? "–" : number(10 ** v)), tick: power } : {}) });
   if (cosines.length) chart(host, "center-cosines", "Cosine of each center's update to the mean of all", cosines, { group: "detail", height: 260, most: 1 });
+  if (host.querySelector("#contributions")) place.append(el("p", { class: "note" }, "Contribution: a center's part of the way that the centers together moved the model, over all rounds. It is the length of its update along the mean update. The parts sum to 100%; a center that moves against the others has a negative one. It says who moved the model, not who made it better."));
   place.append(el("p", { class: "note" }, "A center that stands apart may have other data, a technical problem, or bad intentions: look at it."));
 }
 

@@ -72,6 +72,9 @@ function drawCorrespondences(run, host) {
   if (lines.length) { const place = el("div", { class: "pair" }); host.append(place); chart(place, "center-errors", "M-hat error of each center", lines, { zero: true, group: "detail", height: 260 }); place.append(explained); }
 }
 
+// With more classes, a table has no room beside its confusion matrix.
+const BESIDE = 12;
+
 function drawClasses(run, host) {
   if (!run.tests.length) { host.append(el("p", {}, "No predictions on test data at hand.")); return; }
   host.append(el("p", { class: "note" }, "Of the model after round " + run.evaluated + ", on test " + page.data.word + "s. In a space that is not the wanted one, by the mean of the centers' answers."));
@@ -90,13 +93,14 @@ function drawClasses(run, host) {
         return { name: m.title, cell: (k) => withInterval(m, { value: found.value[k], low: found.low[k], high: found.high[k] }), key: (k) => found.value[k] };
       }),
     ];
-    const macro = (m, found) => { const summary = { sensitivity: "balanced_accuracy" }[m.name] || m.name, whole_ = test.space === run.wanted ? (run.metrics[summary] || {})[test.space] : null; const values = found.value.filter((v) => v != null); return whole_ || (values.length ? { value: values.reduce((a, b) => a + b, 0) / values.length } : null); };
+    // Of ranking metrics, the run measured the mean with its interval; elsewhere, by the mean of the answers.
+    const macro = (m, found) => { const values = found.value.filter((v) => v != null), own = test.space === run.wanted ? run.metrics : run.mean_matrix; return test.macro[m.name] || (own[m.name] || {})[test.space] || (values.length ? { value: values.reduce((a, b) => a + b, 0) / values.length } : null); };
     const rows = el("div", {}, table("classes-" + t, "Metrics by class in " + test.space, columns, names.map((_, k) => k)));
     const total = el("tr", { class: "total" }, el("th", { class: "text", scope: "row" }, "mean (macro)"), el("td", {}, whole(test.n)), page.data.metrics.filter((m) => (run.by_class[m.name] || {})[test.space]).map((m) => el("td", {}, withInterval(m, macro(m, run.by_class[m.name][test.space])))));
     rows.querySelector("table").append(el("tfoot", {}, total));
-    host.append(...[el("div", { class: K > 20 ? "pair" : "pair beside" },
-      heat("confusion-" + t, "Confusion in '" + test.space + "'", names, names, part, say, { wide: K > 20, most: K > 10 && K <= 20 ? 26 : K > 6 ? 32 : 44, rows: "true class", columns: "predicted class", scale: "share of the true class", cell: (i, j) => whole(count(i, j)) }),
-      el("figure", { class: "card" + (K > 20 ? " wide" : "") }, el("figcaption", {}, "Each class against all others, with 95% intervals"), rows)),
+    host.append(...[el("div", { class: K > BESIDE ? "pair" : "pair beside" },
+      heat("confusion-" + t, "Confusion in '" + test.space + "'", names, names, part, say, { wide: K > BESIDE, most: K > BESIDE || K <= 6 ? 44 : 32, rows: "true class", columns: "predicted class", scale: "share of the true class", cell: (i, j) => whole(count(i, j)) }),
+      el("figure", { class: "card" + (K > BESIDE ? " wide" : "") }, el("figcaption", {}, "Each class against all others, with 95% intervals"), rows)),
       thresholdPanel(run, test, t), ...calibration(run, test, t)].filter(Boolean));
     const mistakes = run.mistakes[test.space] || [];
     if (mistakes.length) host.append(el("h3", {}, "Most confident mistakes in '" + test.space + "'"), el("div", { class: "gallery" }, mistakes.map((m) => el("figure", {},
@@ -109,13 +113,16 @@ function drawClasses(run, host) {
 
 // How far confidence can be trusted, before and after temperature scaling, where a temperature was fitted.
 function calibration(run, test, t) {
-  const { scaled } = test, names = [["ece", (c) => c.calibration_error], ["log_loss", (c) => c.proper.log_loss], ["brier_score", (c) => c.proper.brier_score]];
-  const rows = names.map(([name, get]) => ({ m: metricOf(name), before: get(test), after: scaled ? get(scaled) : null })).filter((r) => r.m);
-  const columns = [{ name: "metric", text: true, cell: (r) => metricName(r.m), key: (r) => r.m.title }, { name: scaled ? "before" : "value", cell: (r) => figure(r.m, r.before), key: (r) => r.before },
-    ...(scaled ? [{ name: "after", cell: (r) => figure(r.m, r.after), key: (r) => r.after }, { name: "change", cell: (r) => (r.after - r.before < 0 ? "−" : "+") + figure(r.m, Math.abs(r.after - r.before)), key: (r) => r.after - r.before }] : [])];
-  const why = scaled ? "The temperature " + scaled.temperature.toFixed(3) + " was fitted on " + page.data.word + "s of the reference center that were held out from training. It changes no answer, only how confident it is." : test.space === run.wanted ? "No temperature was fitted, because no " + page.data.word + "s were held out for it ([calibration] in the config)." : "A temperature is fitted in the wanted label space only.";
-  const numbers = el("figure", { class: "card" }, el("figcaption", {}, scaled ? "Before and after temperature scaling" : "How good the probabilities are"), table("calibration-" + t, "Calibration in " + test.space, columns, rows, { fixed: true }), el("p", { class: "note" }, why));
-  return [el("h3", {}, "Calibration"), el("div", { class: "trio" }, reliabilityDiagram("reliability-" + t, test.space, test, test.n, scaled ? " before temperature scaling" : ""),
+  const { scaled } = test;
+  // In the wanted space, the interval that the run itself measured, as everywhere else on the page.
+  const before = (m) => { const own = test.space === run.wanted ? (run.metrics[m.name] || {})[test.space] : null, here = test.calibration[m.name]; return own && own.low != null ? { ...own, value: here.value } : here; };
+  const rows = ["ece", "log_loss", "brier_score"].map(metricOf).filter((m) => test.calibration[m.name].value != null).map((m) => ({ m, before: before(m), after: scaled && scaled.calibration[m.name], change: scaled && scaled.change[m.name] }));
+  const changed = ({ m, change: c }) => (!c || c.value == null ? "–" : [signed(m, c.value), el("small", {}, c.low == null ? "no interval" : signed(m, c.low) + " to " + signed(m, c.high))]);
+  const columns = [{ name: "metric", text: true, cell: (r) => metricName(r.m), key: (r) => r.m.title }, { name: scaled ? "before" : "value", cell: (r) => withInterval(r.m, r.before), key: (r) => r.before.value },
+    ...(scaled ? [{ name: "after", cell: (r) => withInterval(r.m, r.after), key: (r) => r.after.value }, { name: "change", cell: changed, key: (r) => (r.change || {}).value }] : [])];
+  const why = scaled ? "The temperature " + scaled.temperature.toFixed(3) + " was fitted on " + page.data.word + "s of the reference center that were held out from training. It changes no answer, only how confident it is. The change is paired over the same " + page.data.word + "s." : test.space === run.wanted ? "No temperature was fitted, because no " + page.data.word + "s were held out for it ([calibration] in the config)." : "A temperature is fitted in the wanted label space only.";
+  const numbers = el("figure", { class: "card" + (scaled ? " wide" : "") }, el("figcaption", {}, scaled ? "Before and after temperature scaling" : "How good the probabilities are"), table("calibration-" + t, "Calibration in " + test.space, columns, rows, { fixed: true }), el("p", { class: "note" }, "Below each value is its 95% interval. " + why));
+  return [el("h3", {}, "Calibration"), el("div", { class: "pair" }, reliabilityDiagram("reliability-" + t, test.space, test, test.n, scaled ? " before temperature scaling" : ""),
     scaled ? reliabilityDiagram("scaled-" + t, test.space, scaled, test.n, " after temperature scaling") : null, numbers)];
 }
 
@@ -125,6 +132,7 @@ function drawAgain(run) {
     el("p", {}, facts.length ? facts.map(([k, v]) => k + " " + v).join(", ") + "." : ""),
     run.finished ? null : el("p", {}, "The run is not finished: versions and device are recorded when it is."),
     el("p", { class: "note" }, "To run it again, save the config as again.toml: fedmt run again.toml --out again"),
+    page.data.command ? el("p", { class: "note" }, "To make this page again: " + page.data.command) : null,
     el("details", { id: "config", open: true }, el("summary", {}, "Resolved config"), el("pre", { tabindex: 0, role: "region", "aria-label": "Resolved config" }, run.config)),
   ].filter(Boolean);
 }

@@ -69,7 +69,7 @@ async function pictureOf(drawing) {
   const value = (name) => root.getPropertyValue(name);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("color", ink());
-  copy.prepend(el("style", {}, "svg{--bar:" + value("--bar") + "}text{fill:" + ink() + ";font:11px system-ui,sans-serif}.bar{fill:" + value("--bar") + "}.dot{fill:" + value("--focus") + ";stroke:" + ink() + "}"));
+  copy.prepend(el("style", {}, "svg{--bar:" + value("--bar") + "}text{fill:" + ink() + ";font:11px system-ui,sans-serif}.strong{font:600 12px system-ui,sans-serif}.whisker{stroke:" + ink() + ";stroke-width:1.5}.bar{fill:" + value("--bar") + "}.against{fill:" + value("--bad") + "}.dot{fill:" + value("--focus") + ";stroke:" + ink() + "}"));
   const image = new Image();
   image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(new XMLSerializer().serializeToString(copy));
   await image.decode();

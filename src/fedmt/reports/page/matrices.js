@@ -16,7 +16,7 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     const longest = (names) => Math.min(150, Math.max(...names.map((n) => context.measureText(n).width)) + 8);
     // Column names lean to the left: the first ones need room there.
     const left = Math.max(longest(rowNames), longest(columnNames) * 0.5) + (options.rows ? 20 : 0), names = longest(columnNames) * 0.87 + 10, down = names + (options.columns ? 20 : 0);
-    const size = Math.max(11, Math.min(options.most || 44, Math.floor((room(options.wide) - left - Math.max(10, names * 0.2)) / columns)));
+    const size = Math.max(9, Math.min(options.most || 44, Math.floor((room(options.wide) - left - Math.max(10, names * 0.2)) / columns)));
     const width = left + size * columns + Math.max(10, names * 0.2), height = size * rows + down;
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = width + "px"; canvas.style.height = height + "px";
@@ -35,7 +35,7 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
     rowNames.forEach((name, i) => context.fillText(cut(context, name, left - 6 - (options.rows ? 20 : 0)), left - 5, (i + 0.5) * size));
     context.textAlign = "center"; context.font = "600 " + font;
     if (options.columns) context.fillText(options.columns, left + size * columns / 2, height - 9);
-    if (options.rows) { context.save(); context.translate(9, size * rows / 2); context.rotate(-Math.PI / 2); context.fillText(cut(context, options.rows, Math.max(60, size * rows)), 0, 0); context.restore(); }
+    if (options.rows) { context.save(); context.translate(9, Math.max(size * rows / 2, Math.min(56, context.measureText(options.rows).width / 2))); context.rotate(-Math.PI / 2); context.fillText(cut(context, options.rows, Math.max(110, size * rows)), 0, 0); context.restore(); }
     context.font = small; context.textAlign = "right";
     columnNames.forEach((name, j) => {
       context.save(); context.translate(left + (j + 0.6) * size, rows * size + 6); context.rotate(-Math.PI / 3);
@@ -92,9 +92,9 @@ function bytes(text) {
 // Fewer samples than this say too little about how often an answer is right.
 const FEWEST = 10;
 
-// Accuracy against confidence. found: {bins: [samples, confidence, accuracy] or null, all equally wide; calibration_error}.
+// Accuracy against confidence. found: {bins: [samples, confidence, accuracy] or null, all equally wide; calibration}.
 function reliabilityDiagram(id, space, found, n, when = "") {
-  const size = 300, at = 52, count = found.bins.length, wide = size / count, title = "Reliability" + when + ": calibration error " + (found.calibration_error == null ? "–" : found.calibration_error.toFixed(3));
+  const size = 300, at = 52, count = found.bins.length, wide = size / count, title = "Reliability" + when + ": calibration error " + figure(metricOf("ece"), found.calibration.ece.value);
   const drawing = el("svg", { id, class: "plot unit", viewBox: "0 0 " + (at + size + 24) + " " + (size + 56), width: at + size + 24, height: size + 56, role: "img", "aria-label": title });
   const y = (v) => 10 + size * (1 - v);
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
@@ -104,19 +104,20 @@ function reliabilityDiagram(id, space, found, n, when = "") {
   found.bins.forEach((bin, i) => {
     if (!bin || bin[0] < FEWEST) return;
     const [samples, confidence, accuracy] = bin;
-    const said = percent(i / count, 0) + " to " + percent((i + 1) / count, 0) + " confident: " + sayPlural(samples) + "\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy);
+    const said = percent(i / count, 0) + " to " + percent((i + 1) / count, 0) + " confident: " + sayPlural(samples) + "\nmean confidence " + percent(confidence) + "\nright " + percent(accuracy) + ", 95% interval " + wilson(accuracy, samples).map((v) => percent(v)).join(" to ");
+    const [low, high] = wilson(accuracy, samples), middle = at + (i + 0.5) * wide;
     const bar = el("rect", { x: at + i * wide + 1, y: y(accuracy), width: wide - 2, height: size * accuracy, class: "bar" });
     const all = el("rect", { x: at + i * wide, y: 10, width: wide, height: size, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") });
-    drawing.append(bar, el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2.5 + 4 * Math.sqrt(samples / n), class: "dot" }), all);
+    drawing.append(bar, el("line", { x1: middle, x2: middle, y1: y(low), y2: y(high), class: "whisker" }), el("circle", { cx: at + confidence * size, cy: y(accuracy), r: 2.5 + 4 * Math.sqrt(samples / n), class: "dot" }), all);
   });
   drawing.append(el("line", { x1: at, y1: y(0), x2: at + size, y2: y(1), stroke: "currentColor", "stroke-dasharray": "4 4" }),
     el("text", { x: at + size / 2, y: size + 46, "text-anchor": "middle" }, "confidence"), el("text", { x: 0, y: 0, "text-anchor": "middle", transform: "translate(13 " + y(0.5) + ") rotate(-90)" }, "share right"));
   const columns = [
     { name: "confidence", text: true, cell: (r) => percent(r.i / count, 0) + " to " + percent((r.i + 1) / count, 0), key: (r) => r.i },
-    { name: page.data.word + "s", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => percent(r.bin[2]), key: (r) => r.bin[2] }];
+    { name: page.data.word + "s", cell: (r) => whole(r.bin[0]), key: (r) => r.bin[0] }, { name: "mean confidence", cell: (r) => percent(r.bin[1]), key: (r) => r.bin[1] }, { name: "right", cell: (r) => [percent(r.bin[2]), el("small", {}, wilson(r.bin[2], r.bin[0]).map((v) => percent(v)).join(" to "))], key: (r) => r.bin[2] }];
   const few = found.bins.filter((b) => b && b[0] < FEWEST), left = few.reduce((sum, b) => sum + b[0], 0);
   return el("figure", { class: "card" }, caption(title, () => byId(id)),
-    el("ul", { class: "legend" }, el("li", {}, svgKey(el("rect", { x: 4, width: 20, height: 10, class: "bar" })), "share right"), el("li", {}, svgKey(el("circle", { cx: 14, cy: 5, r: 4.5, class: "dot" })), "mean confidence (larger: more " + page.data.word + "s)"), el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", "stroke-dasharray": "4 4" })), "perfect")), drawing,
+    el("ul", { class: "legend" }, el("li", {}, svgKey(el("rect", { x: 4, width: 20, height: 10, class: "bar" })), "share right"), el("li", {}, svgKey(el("line", { x1: 14, x2: 14, y1: 0, y2: 10, class: "whisker" })), "95% interval"), el("li", {}, svgKey(el("circle", { cx: 14, cy: 5, r: 4.5, class: "dot" })), "mean confidence (larger: more " + page.data.word + "s)"), el("li", {}, svgKey(el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: "currentColor", "stroke-dasharray": "4 4" })), "perfect")), drawing,
     few.length ? el("p", { class: "note" }, (few.length === 1 ? "One bin" : few.length + " bins") + " with fewer than " + FEWEST + " " + page.data.word + "s (" + left + " in all) " + (few.length === 1 ? "is" : "are") + " not drawn.") : null,
     alternative(id + "-table", "Reliability", () => el("div", {}, table(id + "-bins", "Reliability in " + space + when, columns, found.bins.map((bin, i) => ({ bin, i })).filter((r) => r.bin)))));
 }

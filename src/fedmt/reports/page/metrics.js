@@ -11,7 +11,7 @@ function metricTables(host) {
       ...known.map((m) => ({ name: metricName(m), cell: (r) => withInterval(m, (r.c[kind][m.name] || {})[r.space]), key: (r) => ((r.c[kind][m.name] || {})[r.space] || {}).value })),
     ], rows);
   };
-  const each = (space) => configurations.map((c, i) => ({ of: "run", c, space, title: c.name, name: el("span", { class: "named" }, swatch(i), c.name) }));
+  const each = (space) => configurations.map((c, i) => ({ of: "run", c, space, title: c.name, name: el("span", { class: "named" + (c.name.length <= 16 ? " short" : "") }, swatch(i), c.name) }));
   const alone = (kind) => [...new Set(of(configurations[0], kind))].map((space) => ({ of: "label space", c: configurations[0], space, title: space, name: space }));
   const means = (id, what, caption, rows) => el("details", { id, class: "alternative" }, el("summary", {}, "The same through the mean M, the single answer that the model gives " + what), el("div", {}, add(id + "-table", caption, "mean_matrix", rows)));
   if (configurations.length === 1 && spaces.length) {
@@ -57,7 +57,8 @@ function drawPlaces(host) {
     const lines = names.flatMap((name) => configurations.flatMap((c, index) => (result(c, name, m) ? [{ name, c, index }] : [])));
     const all = el("details", { id: "places-all-" + k }, el("summary", {}, "Every metric of each " + what), el("div", {}, table("places-" + k, title, [{ name: what, text: true, cell: (l) => l.name, key: (l) => l.name }, ...(configurations.length > 1 ? [{ name: "run", text: true, cell: (l) => l.c.name, key: (l) => l.c.name }] : []), { name: page.data.word + "s", cell: (l) => whole(size(l.name)), key: (l) => size(l.name) },
       ...shown.map((x) => ({ name: x.title, cell: (l) => withInterval(x, result(l.c, l.name, x)), key: (l) => (result(l.c, l.name, x) || {}).value }))], lines)));
-    return { name: what + "s in '" + space + "'", titled: true, panel: el("div", {}, forest("forest-" + k, title + ": balanced accuracy", rows, { share: true, xName: "balanced accuracy, with 95% intervals", xShort: "balanced accuracy", format: (v) => percent(v), tick: (v) => percentTick(v) }), all) };
+    const each = forest("forest-" + k, title + ": balanced accuracy", rows, { share: true, xName: "balanced accuracy, with 95% intervals", xShort: "balanced accuracy", format: (v) => percent(v), tick: (v) => percentTick(v) });
+    return { name: what + "s in '" + space + "'", titled: true, panel: el("div", {}, el("div", { class: "pair level" }, each, ...placeDifferences(k, what, space)), all) };
   });
   // A run of an earlier version knows the values of its test sets, but no intervals.
   const old = runs.filter((run) => !run.places.length && Object.keys(run.each_test).length);
@@ -67,5 +68,15 @@ function drawPlaces(host) {
     const rows = Object.entries(run.each_test), known = page.data.metrics.filter((x) => rows.some(([, v]) => v[x.name] != null)), title = "Test sets one by one, " + run.label;
     host.append(...table("each-test-" + i, title, [{ name: "test set", text: true, cell: ([name]) => name, key: ([name]) => name }, ...known.map((x) => ({ name: x.title, cell: ([, v]) => figure(x, v[x.name]), key: ([, v]) => v[x.name] }))], rows));
   });
-  if (parts.length) host.append(el("p", { class: "note" }, "With few " + page.data.word + "s, an interval is wide. Two intervals side by side are not a test of whether two places differ."));
+  if (parts.length) host.append(el("p", { class: "note" }, "With few " + page.data.word + "s, an interval is wide. Two intervals side by side are not a test of whether two places differ." + (page.data.answer.sites.length ? " The differences from the baseline are paired over the same " + page.data.word + "s; among many places, some intervals miss zero by chance." : "")));
+}
+
+// At each place, every configuration against the baseline, paired over the samples from there.
+function placeDifferences(k, what, space) {
+  const { answer, configurations, runs } = page.data, sites = answer.sites.filter((s) => s.kind === what);
+  if (!sites.length || space !== runs[answer.best].wanted) return [];
+  const mark = (c, index, d) => ({ ...d, index, label: c.name, text: points(d.value) + " points" + (d.low == null ? "" : ", 95% interval " + points(d.low) + " to " + points(d.high)) });
+  const rows = sites.map((s) => ({ name: s.name, note: sayPlural(s.samples), marks: configurations.flatMap((c, index) => { const d = s.differences[c.places[0]]; return d && d.value != null ? [mark(c, index, d)] : []; }) })).filter((r) => r.marks.length);
+  if (!rows.length) return [];
+  return [forest("forest-differences-" + k, "Difference from " + plainName(configurations[configurationOf(answer.baseline)]) + " at each " + what, rows, { zero: true, xName: "percentage points of balanced accuracy", xShort: "points of balanced accuracy", format: points, tick: (v) => (v === 0 ? "0" : points(v).replace(".0", "")) })];
 }

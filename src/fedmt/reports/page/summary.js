@@ -3,6 +3,8 @@ const VERDICTS = { better: "Better than the baseline", worse: "Worse than the ba
 
 // A configuration is one run, or several seeds of it.
 const configurationOf = (run) => page.data.configurations.findIndex((c) => c.places.includes(run));
+// A name that fits into a tile.
+const brief = (c) => (plainName(c).length > 24 ? "baseline" : plainName(c)), plainName = (c) => c.name.replace(/ \(\d+ seeds\)$/, "");
 const sayPlural = (n) => whole(n) + " " + page.data.word + (n === 1 ? "" : "s");
 
 function words() {
@@ -17,10 +19,10 @@ function againstBaseline() {
   const rows = !base ? [] : configurations.flatMap((c, index) => {
     const d = (answer.differences[c.places[0]] || {})[even];
     if (!d || d.value == null) return [];
-    return [{ name: c.name.replace(/ \(\d+ seeds\)$/, ""), note: c.places.length > 1 ? c.places.length + " seeds" : "", marks: [{ value: d.value, low: d.low, high: d.high, index, label: c.name, text: points(d.value) + " points" + (d.low == null ? "" : ", 95% interval " + points(d.low) + " to " + points(d.high)) }] }];
+    return [{ name: plainName(c), note: c.places.length > 1 ? c.places.length + " seeds" : "", marks: [{ value: d.value, low: d.low, high: d.high, index, label: c.name, text: points(d.value) + " points" + (d.low == null ? "" : ", 95% interval " + points(d.low) + " to " + points(d.high)) }] }];
   });
   if (!rows.length) return [];
-  return [forest("against", "Difference from " + base.name, rows, { zero: true, xName: "percentage points of balanced accuracy, with 95% intervals", xShort: "points of balanced accuracy", format: points, tick: (v) => (v === 0 ? "0" : points(v).replace(".0", "")) })];
+  return [forest("against", "Difference from " + plainName(base), rows, { zero: true, xName: "percentage points of balanced accuracy, with 95% intervals", xShort: "points of balanced accuracy", format: points, tick: (v) => (v === 0 ? "0" : points(v).replace(".0", "")) })];
 }
 
 function summaryTable() {
@@ -71,9 +73,9 @@ function tiles() {
     const sure = paired && paired.low != null && (paired.low > 0 || paired.high < 0);
     const scaled = m.name === "ece" ? ((runs[answer.best].tests.find((t) => t.space === wanted) || {}).scaled || null) : null;
     return [el("div", { class: "tile" }, el("span", { class: "name" }, metricName(m)),
-      el("b", {}, figure(m, found.value), paired && paired.value != null ? el("span", { class: "chip " + (!sure ? "even" : paired.value > 0 ? "up" : "down") }, points(paired.value) + " points") : null),
+      el("b", {}, figure(m, found.value), paired && paired.value != null ? el("span", { class: "chip " + (!sure ? "even" : (paired.value > 0) === (m.better === "higher") ? "up" : "down"), title: paired.low == null ? null : "95% interval " + signed(m, paired.low) + " to " + signed(m, paired.high) + ", paired" }, signed(m, paired.value) + (m.unit === "share" ? " points" : "")) : null),
       el("span", {}, found.seeds ? "± " + spread(m, found.spread) + " over " + found.seeds + " seeds" : found.low == null ? "no interval" : interval(m, found.low, found.high)),
-      scaled ? el("span", {}, "after temperature scaling: " + figure(m, scaled.calibration_error)) : null,
-      other && other.value != null ? el("span", {}, base.name + ": " + figure(m, other.value)) : null)];
+      scaled ? el("span", {}, "after temperature scaling: " + figure(m, scaled.calibration.ece.value)) : null,
+      other && other.value != null ? el("span", {}, brief(base) + ": " + figure(m, other.value)) : null)];
   });
 }

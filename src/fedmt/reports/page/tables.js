@@ -55,6 +55,9 @@ function withInterval(metric, result) {
   return [figure(metric, result.value), el("small", {}, beneath)];
 }
 
+// A difference with its sign; of shares in percentage points.
+const signed = (m, x) => (m.unit === "share" ? points(x) : (x < 0 ? "−" : "+") + Math.abs(x).toFixed(3));
+
 const metricName = (m) => m.title + (m.better === "lower" ? " (lower is better)" : "");
 const metricOf = (name) => page.data.metrics.find((m) => m.name === name);
 
