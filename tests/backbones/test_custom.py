@@ -100,7 +100,7 @@ def test_weights_of_another_number_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("fedmt_test_net", "or 'package.module:callable' of your own"),
+        ("fedmt_test_net", "or your own as 'package.module:callable'"),
         ("fedmt_test_net:", "expected 'package.module:callable'"),
         (":build", "expected 'package.module:callable'"),
         ("nets/fedmt_test_net.py:build", "expected 'package.module:callable'"),

@@ -190,7 +190,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     ("npz", npz(labels=np.array(PPQQ, dtype=object)), [f"{BONN}.npz: array 'labels' {OBJECTS}"]),
     ("npz", npz(vectors=WORDS), [f"{BONN}.npz, 'vectors': an array of <U3, shape (4, 2); expected numbers"]),
     ("npz", npz(vectors=np.ones((4, 2, 2))), [f"{BONN}.npz, 'vectors': vectors of shape (4, 2, 2); expecte"]),
-    ("npz", npz(vectors=np.ones((0, 2)), labels=WORDS[:0, 0]), [f"{BONN}.npz, 'vectors': no vectors in it"]),
+    ("npz", npz(vectors=np.ones((0, 2)), labels=WORDS[:0, 0]), [f"{BONN}.npz, 'vectors': it contains no vectors"]),
     ("npz", npz(labels=np.array(list("ppq"))), [f"{BONN}.npz: 4 vectors but 'labels' of shape (3,)"]),
     ("npz", npz(vectors=np.ones((4, 3))), ["'Bonn' has vectors of shape (3,), the reference center (2,)"]),
     ("npz", text("bonn.npz", "no archive"), [f"{BONN}.npz: not a NumPy file; write it with numpy.save"]),
@@ -201,7 +201,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     (
         "parquet",
         columns(v=WORDS.tolist(), label=PPQQ),
-        ["the lists of column 'v' hold something else than numbers"],
+        ["the lists of column 'v' hold values other than numbers"],
     ),
     ("csv", text("bonn.csv", "x,y,label\n1,2,p\n1,2\n"), [f"{BONN}.csv, line 3: 2 cells, expected 3"]),
     # NaN or infinity in vectors
@@ -258,17 +258,17 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     ("text", text("bonn.csv", ""), [f"{BONN}.csv: no header; expected the names of the columns on line 1."]),
     # a DICOM file without pixels
     ("folder", lambda folder: dicom(folder / "bonn/p/x.dcm", Rows=8), ["'bonn/p/x.dcm': it has no pixels"]),
-    ("folder", text("bonn/p/x.dcm", "no DICOM"), ["'bonn/p/x.dcm': it is no DICOM file"]),
+    ("folder", text("bonn/p/x.dcm", "no DICOM"), ["'bonn/p/x.dcm': it is not a DICOM file"]),
     # a network whose output has the wrong width, or that cannot take the input's shape
-    ("npz", network("wide"), ["'broken_networks:wide' gives scores of shape (2, 5) for 2 vectors, expected"]),
-    ("table", network("wide"), ["gives scores of shape (2, 5) for 2 rows, expected (2, 2): one for each cl"]),
-    ("text", network("wide"), ["gives scores of shape (2, 5) for 2 texts, expected (2, 2): one for each cl"]),
-    ("folder", network("broad"), ["gives scores of shape (2, 5) for 2 images, expected (2, 2)"]),
+    ("npz", network("wide"), ["'broken_networks:wide' returned scores of shape (2, 5) for 2 vectors, expected"]),
+    ("table", network("wide"), ["returned scores of shape (2, 5) for 2 rows, expected (2, 2), with one"]),
+    ("text", network("wide"), ["returned scores of shape (2, 5) for 2 texts, expected (2, 2), with one"]),
+    ("folder", network("broad"), ["returned scores of shape (2, 5) for 2 images, expected (2, 2)"]),
     ("npz", network("picture"), ["'broken_networks:picture' cannot take 2 vectors as a tensor of shape (2,"]),
     ("table", network("narrow"), ["'broken_networks:narrow' cannot take 2 rows as a tensor of shape (2, 3)"]),
     ("text", network("narrow"), ["cannot take 2 texts as a tensor of shape (2, 4096): RuntimeError: "]),
     ("folder", network("picture"), ["cannot take 2 images as a tensor of shape (2, 1, 8, 8): RuntimeError:"]),
-    ("npz", network("twice"), ["'broken_networks:twice' gives an object of type tuple, expected a tensor o"]),
+    ("npz", network("twice"), ["'broken_networks:twice' returned an object of type tuple, expected a tensor o"]),
     ("npz", network("failing"), ["calling failing(classes=2, features=2) raised RuntimeError: no such laye"]),
 ]
 

@@ -172,8 +172,8 @@ def test_sixteen_bit_images_that_use_few_bits_are_noted(
     path = tmp_path / f"scan.{ending}"
     Image.fromarray(np.array([[0, highest]], dtype=np.uint16)).save(path)
     [note] = images.depth_notes([path, write(tmp_path / "8-bit.png")], "berlin")
-    assert note.startswith(f"berlin: its 16-bit images use values up to {highest} only (1 looked at)")
-    assert f"leaves {greys} of 256; scale them to 65535" in note
+    assert note.startswith(f"berlin: its 16-bit images only use values up to {highest} only (1 looked at)")
+    assert f"leaves {greys} of 256 gray levels. Scale them to 65535" in note
     bright = tmp_path / "bright.png"
     Image.fromarray(np.array([[0, 16384]], dtype=np.uint16)).save(bright)
     assert images.depth_notes([path, bright], "berlin") == ()

@@ -230,7 +230,7 @@ def error_of(path: Path, **options: Any) -> str:
 def test_several_frames_are_refused(tmp_path: Path) -> None:
     data = dataset(np.zeros((4, 6), np.uint8), 8, NumberOfFrames=3)
     data.PixelData = bytes(3 * 24)
-    assert "it has 3 frames, and a sample is one image" in error_of(write(tmp_path / "a.dcm", data))
+    assert "it has 3 frames, but a sample is one image" in error_of(write(tmp_path / "a.dcm", data))
 
 
 def test_no_pixels(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "short.dcm").write_bytes(whole[:-200])
     assert "its pixels cannot be decoded" in error_of(tmp_path / "short.dcm")
     (tmp_path / "other.dcm").write_bytes(b"GIF89a" + bytes(300))
-    assert "it is no DICOM file" in error_of(tmp_path / "other.dcm")
+    assert "it is not a DICOM file" in error_of(tmp_path / "other.dcm")
     (tmp_path / "bad.dcm").write_bytes(whole[:200] + SECRET.encode() + whole[200:400])
     error_of(tmp_path / "bad.dcm")
 

@@ -132,7 +132,7 @@ def test_predict_reads_tables_and_lines(config, tmp_path: Path, command) -> None
         rows[3]["error"]
         == f"{lines}, line 5: no word in it; expected at least one word of two letters or more."
     )
-    assert "blank lines were passed over: 1." in told
+    assert "blank lines were skipped: 1." in told
     asked = tmp_path / "asked.csv"
     asked.write_text('question,number\n"{}",1\n"{}",2\n'.format(*ASKED[:2]))
     status, said, told = command("predict", tmp_path / "run", asked)
@@ -201,7 +201,7 @@ def test_a_center_that_is_hashed_otherwise_does_not_fit(config) -> None:
 
     federation, _ = build_federation(load_config(config()))
     other = replace(federation.centers[0], input=replace(federation.input, features=64))
-    with pytest.raises(FedmtError, match=r"'Bonn' has texts of shape \(2, 8\) in 64 buckets, the reference"):
+    with pytest.raises(FedmtError, match=r"'Bonn' has texts of shape \(2, 8\) in 64 buckets, but the reference"):
         replace(federation, centers=(other,))
 
 

@@ -196,7 +196,7 @@ def test_the_card_of_heads_and_of_no_calibration(tiny_run, tmp_path: Path, comma
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}"], "say what to write"),
+        (["{run}"], "what should be written?"),
         (["nowhere", "--onnx", "{out}/m.onnx"], "no such run folder"),
         (["{run}", "--safetensors", "{run}/config.toml/m.safetensors"], "config.toml is a file"),
         (["{run}", "--safetensors", "{run}/config.toml"], "belongs to what is read"),

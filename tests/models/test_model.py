@@ -287,7 +287,7 @@ def test_predict_fails_where_nothing_could_be_read(tiny_run, pictures: Path, com
         (["{run}", "{pictures}", "--center", "center-1"], "no answer of its own in 'garment'"),
         (["{pictures}/0.png", "{pictures}"], "nor a safetensors file"),
         (["{run}", "{table}"], "no column 'image'"),
-        (["{run}", "{pictures}", "--out", "{pictures}/0.png"], "would overwrite what is to be predicted"),
+        (["{run}", "{pictures}", "--out", "{pictures}/0.png"], "would overwrite one of the inputs"),
         (["{run}", "{pictures}", "--out", "{run}/config.toml"], "belongs to what is read"),
     ],
 )

@@ -19,34 +19,39 @@ if TYPE_CHECKING:
 def init(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="FOLDER", help="It holds a folder, CSV, Parquet or npz file for each center."),
+        typer.Argument(
+            metavar="FOLDER", help="Folder that contains a folder, CSV, Parquet or npz file for each center."
+        ),
     ] = None,
     center: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=PATH", help="A center by itself; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="One center, given separately. May be repeated."),
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="A test set; may be repeated.")
+        list[Path] | None, typer.Option(metavar="PATH", help="A test set. May be repeated.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="The column of its table that has the wanted labels.")
+        str | None,
+        typer.Option(help="The column of the reference center's table that has the wanted labels."),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="FOLDER is one table of all centers: split it by this column first."
+            metavar="COLUMN",
+            help="Split FOLDER, which is one table with the rows of all centers, by this column first.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
     accept_similar: Annotated[
-        bool, typer.Option("--accept-similar", help="Use correspondences that rest on similar names.")
+        bool, typer.Option("--accept-similar", help="Use correspondences that are based on similar names.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; take every guess.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask no questions and accept every guess.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Look at the data and write a first federation.toml, with what was guessed in comments."""
+    """Look at the data and write a first federation.toml, with comments that explain each guess."""
     from fedmt.commands.init import command_line
     from fedmt.training.progress import make_console
 
@@ -73,30 +78,42 @@ def schema(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH…", help="A config; with --statistics a table; with --pool the centers' statistics."
+            metavar="PATH…",
+            help="A config. With --statistics, a table. With --pool, the statistics of all centers.",
         ),
     ],
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="At a center: what may leave it of its table, as JSON.")
+        bool,
+        typer.Option(
+            "--statistics", help="At a center: write the statistics of its table that may leave it, as JSON."
+        ),
     ] = False,
     pool: Annotated[
-        bool, typer.Option("--pool", help="At the coordinator: the schema of all centers' statistics.")
+        bool,
+        typer.Option(
+            "--pool", help="At the coordinator: make the schema from the statistics of all centers."
+        ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The file to write; by default tables.schema.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to write. By default, tables.schema from the config."),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Not a feature; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column that is not a feature. May be repeated."),
     ] = None,
     categorical: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Its numbers are codes; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="A column whose numbers are codes of categories. May be repeated."
+        ),
     ] = None,
     label_column: Annotated[
-        str, typer.Option(help="With --statistics, the column that has the labels.")
+        str, typer.Option(help="With --statistics, the column that holds the labels.")
     ] = "label",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Make the schema of tables: means, deviations and categories, from statistics and never from rows."""
+    """Make the schema of tables (means, deviations and categories) from statistics, never from rows."""
     from fedmt.commands.schemas import command_line
     from fedmt.training.progress import make_console
 
@@ -106,7 +123,7 @@ def schema(
 
 
 def check(config: ConfigArgument, set_: SetOption = None) -> None:
-    """Load everything, train nothing: the federation as a table, and every problem named."""
+    """Load everything without training, show the federation as a table, and report every problem."""
     from rich.progress import TimeRemainingColumn
     from rich.table import Table
 
@@ -126,7 +143,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     console = make_console()
     with Live(console, TimeRemainingColumn()).showing():
         federation, notes = build_federation(settings, at_hand=not remote)
-    # Of a frozen backbone, the reference center's features show what becomes of the config.
+    # With a frozen backbone, the reference center's features show how the config will be adapted.
     engine = build_engine(settings, freeze(settings, federation, device, reference_only=True), device)
     table = Table(
         title=f"{config}: wanted space '{federation.wanted.name}' ({len(federation.wanted)} classes)"
@@ -167,19 +184,20 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         "Nothing was trained."
     )
     if not federation.tests:
-        console.print("Note: no [[tests]], so no accuracy will be reported.")
+        console.print("Note: there are no [[tests]], so no accuracy will be reported.")
     changed = [word for item in set_ or [] for word in ("--set", item)]
     if not remote:
         next_step(console, "run", config, *changed, *_baseline(federation.tests, engine.method))
 
 
 def _baseline(tests: Sequence[Member], method: Method) -> list[str]:
-    """Where there are test samples, a run is worth more next to what the reference center can do alone."""
+    """If there are test samples, suggests a baseline: a run means more next to what the reference center can
+    do alone."""
     return ["--baseline", "single"] if tests and method.name != "single" else []
 
 
 def _correspondence(center: Member, method: Method) -> str:
-    """What is known of a center's correspondence, and what the method does about it."""
+    """What is known about a center's correspondence, and what the method does with it."""
     from fedmt.methods import FedMT
 
     known = center.correspondence

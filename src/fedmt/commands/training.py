@@ -20,29 +20,32 @@ from fedmt.commands.arguments import (
 
 def run_command(
     config: ConfigArgument,
-    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<config's name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. By default, runs/ and the config's name.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in this folder.")] = False,
     method: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Train by this method.", autocompletion=one_of(METHODS)),
+        typer.Option(metavar="NAME", help="Train with this method.", autocompletion=one_of(METHODS)),
     ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
             metavar="METHOD",
-            help="Train this method too, and compare: --baseline single.",
+            help="Also train this method and compare the two, as in --baseline single.",
             autocompletion=one_of(METHODS),
         ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Everything random follows from it.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:1.", autocompletion=one_of(DEVICES))
+        str | None,
+        typer.Option(help="Device to train on: auto, cpu, cuda or cuda:1.", autocompletion=one_of(DEVICES)),
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train: progress, metrics and checkpoints go to the run folder."""
+    """Train a federation. Progress, metrics and checkpoints go to the run folder."""
     from fedmt.commands.running import command_line
 
     settings = list(set_ or [])
@@ -57,12 +60,16 @@ def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the report.")] = Path(
         "quickstart"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer rounds and images: seconds, to see that it works.")
+        bool,
+        typer.Option(
+            "--quick", help="Use fewer rounds and images. Takes seconds and shows that everything works."
+        ),
     ] = False,
 ) -> None:
-    """Bundled images, a few minutes on a laptop: Single, FedMT (T) and FedMT (E), a table and a report."""
+    """Try fedmt on bundled images in a few minutes: Single, FedMT (T) and FedMT (E), with a table and a
+    report."""
     from fedmt.commands.quickstart import quickstart as run_quickstart
     from fedmt.commands.steps import next_step
     from fedmt.training.progress import make_console
@@ -72,27 +79,32 @@ def quickstart(
     next_step(console, "init", "data/")
 
 
-ListOption = Annotated[bool, typer.Option("--list", help="List the paper's experiments; run nothing.")]
+ListOption = Annotated[bool, typer.Option("--list", help="List the paper's experiments and run nothing.")]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="TEXT", help="Only cells that have it in their label, 'column, row'; may be repeated."
+        metavar="TEXT", help="Run only cells whose label, 'column, row', contains this text. May be repeated."
     ),
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Number of runs per cell, with seeds 0 to N-1.")]
 ScaleOption = Annotated[
     str,
-    typer.Option(help="full, small (minutes per run) or tiny (seconds).", autocompletion=one_of(SCALES)),
+    typer.Option(
+        help="Size of the runs: full, small (minutes per run) or tiny (seconds).",
+        autocompletion=one_of(SCALES),
+    ),
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder for the runs and tables.")]
 DataOption = Annotated[
-    Path | None, typer.Option(help="Folder with cifar-100-python/ and the like; by default data/.")
+    Path | None, typer.Option(help="Folder with cifar-100-python/ and the like. By default, data/.")
 ]
 WeightsOption = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="ImageNet weights (torchvision); may be repeated."),
+    typer.Option(metavar="FILE", help="File with ImageNet weights (torchvision). May be repeated."),
 ]
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs side by side; by default by cores.")]
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of runs side by side. By default, it depends on the cores.")
+]
 
 
 def sweep(
@@ -108,7 +120,7 @@ def sweep(
     set_: SetOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """Many runs from one file of your own, and the table they make."""
+    """Run the experiment in your own file: many runs, and the table they make."""
     from fedmt.commands.sweeps.reproduce import command_line
     from fedmt.training.progress import make_console
 
@@ -132,7 +144,7 @@ def reproduce(
     set_: SetOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """A table or figure of the paper: many runs and the table they make."""
+    """Reproduce a table or figure of the paper: many runs, and the table they make."""
     from fedmt.commands.sweeps.reproduce import command_line
     from fedmt.training.progress import make_console
 

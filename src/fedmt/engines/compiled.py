@@ -1,8 +1,8 @@
 """The network of a training step, compiled by `torch.compile`, for runs that are long enough to pay for it.
 
 The weights are arguments of what is compiled, so that all workers share one compilation, and torch keeps it
-on disk for the next run. It fuses what lies between the convolutions (batch norm, activations, additions),
-which takes as long as they do for small images.
+on disk for the next run. It fuses the operations between the convolutions (batch norm, activations,
+additions), which take as long as the convolutions for small images.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from fedmt.core import static_bn
 from fedmt.methods.training import Training
 
 LONG = 300
-"""Rounds from which compiling pays for itself, even the first time (docs/performance.md)."""
+"""Number of rounds from which compiling pays for itself, even the first time
+(docs/development/performance-diary.md)."""
 
 
 class Compiled:
-    """model: whose code is compiled; the weights are those of each worker's own copy."""
+    """model: the module whose code is compiled. The weights are those of each worker's own copy."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = copy.deepcopy(model)
@@ -41,7 +42,7 @@ class Compiled:
                 try:
                     result: Tensor = self._function(tensors, views)
                     return result
-                except Exception as error:  # torch's compiler has many
+                except Exception as error:  # torch's compiler raises many kinds of errors
                     self.give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
             plain: Tensor = model(views)
             return plain
@@ -49,9 +50,12 @@ class Compiled:
         return run
 
     def give_up(self, reason: object) -> None:
-        """From now on the network runs as it is."""
+        """Switches to the uncompiled network from now on."""
         self.failed = True
-        warnings.warn(f"The network is not compiled ({reason}): slower, the same results.", stacklevel=2)
+        warnings.warn(
+            f"The network is not compiled ({reason}). Training is slower, with the same results.",
+            stacklevel=2,
+        )
 
     def _run(self, tensors: Mapping[str, Tensor], views: Tensor) -> Tensor:
         result: Tensor = functional_call(self._model, dict(tensors), (views,))
@@ -61,10 +65,10 @@ class Compiled:
 def compiled(
     model: nn.Module, training: Training, device: torch.device, wanted: bool | None
 ) -> Compiled | None:
-    """What compiles the network, or None. wanted: None means where it pays for itself.
+    """The compiler of the network, or None. wanted: None means to compile if it pays for itself.
 
-    Not with running batch-norm averages, which a compiled network would write to the arguments, nor with
-    several heads, of which the active one is not an argument.
+    It is not used with running batch-norm averages, which a compiled network would write to its arguments, or
+    with several heads, because the active head is not an argument.
     """
     if wanted is None:
         wanted = device.type == "cuda" and training.rounds >= LONG

@@ -44,7 +44,7 @@ def report(
     notice: what the page says about its use.
     """
     if out.is_dir():
-        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
+        raise FedmtError(f"--out {out} is a folder. Name a file in it, such as {out / 'report.html'}.")
     given = len(folders)
     folders = [*folders, *_baselines(folders)] if labels is None else folders
     names = labels or distinct(folders)

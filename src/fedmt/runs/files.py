@@ -49,7 +49,7 @@ def writing(path: Path) -> Iterator[None]:
                 "again, a run with --resume."
             ) from None
         if error.errno == errno.EISDIR:
-            raise FedmtError(f"{path} is a folder; name a file in it.") from None
+            raise FedmtError(f"{path} is a folder. Name a file in it.") from None
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             taken = next((p for p in (path, *path.parents) if p.is_file()), path)
             raise FedmtError(
