@@ -196,7 +196,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     ("npz", text("bonn.npz", "no archive"), [f"{BONN}.npz: not a NumPy file; write it with numpy.save"]),
     ("npy", npy("bonn", RAGGED), [f"{BONN}.npy: it {OBJECTS}"]),
     ("npy", npy("labels", RAGGED), ["center 'Bonn': labels.npy: it holds Python objects"]),
-    ("pictures", npz(images=RAGGED), [f"{BONN}.npz: cannot read the archive", "holds Python objects"]),
+    ("pictures", npz(images=RAGGED), [f"{BONN}.npz: the archive cannot be read", "holds Python objects"]),
     ("parquet", columns(v=RAGGED.tolist(), label=PPQQ), [f"{BONN}.parquet, row 2: the lists of column 'v'"]),
     (
         "parquet",

@@ -564,8 +564,8 @@ def test_an_unknown_aggregation_option(error_of, tmp_path, lines, key, said):
 @pytest.mark.parametrize(
     ("method", "strategy", "training", "said"),
     [
-        ("single", "fedprox", "", "averages nothing; remove [aggregation]"),
-        ("single", "fedavg", "", "averages nothing; remove [aggregation]"),
+        ("single", "fedprox", "", "averages nothing. Remove [aggregation]"),
+        ("single", "fedavg", "", "averages nothing. Remove [aggregation]"),
         ("fedtrans", "fedbn", 'batch_norm = "running"', "se another strategy"),
         ("fedrep", "fedbn", "", "set training.batch_norm = 'running'"),
     ],

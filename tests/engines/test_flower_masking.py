@@ -305,7 +305,7 @@ def test_three_rounds_without_a_sum_stop_the_run(make, tmp_path) -> None:
     path, grid = make(training='batch_norm = "static-reference"', rounds=4)
     vanishing(grid, {("train", number): ["center-2", "center-3"] for number in (1, 2, 3)})
     with pytest.raises(
-        FedmtError, match="the updates could not be summed in 3 rounds: 2 masked updates arrived, and the"
+        FedmtError, match="the updates could not be summed in 3 rounds: 2 masked updates arrived, but the"
     ):
         coordinate(grid, load_config(path), tmp_path / "flower")
 
@@ -337,7 +337,7 @@ def test_a_coordinator_cannot_invent_a_peer(make, keys, tmp_path) -> None:
     peers = {**{name: prints[name] for name in NAMES}, "center-4": prints["Mallory"]}
     path, grid = make(training='batch_norm = "static-reference"', peers=peers, rounds=3)
     with pytest.raises(
-        FedmtError, match="'center-1': the key that is said to be that of 'center-4' was not signed"
+        FedmtError, match="'center-1': the key claimed for 'center-4' was not signed"
     ):
         coordinate(grid, load_config(path), tmp_path / "flower")
     assert not [1 for kind, *_ in grid.seen if kind == "query.reveal"]
@@ -395,7 +395,7 @@ def test_seeds_are_revealed_once(make, tmp_path) -> None:
 
     grid.handle = handle
     coordinate(grid, load_config(path), tmp_path / "flower")
-    assert len(refused) == 8 and all("revealed its seeds before" in why for why in refused)
+    assert len(refused) == 8 and all("already revealed its seeds" in why for why in refused)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_from_tables_to_a_report(config: Path, command) -> None:
     assert "2 numeric and 1 categorical columns become 5 features" in said + error
     assert "identifiers" in said + error and "'patient'" in said + error
     status, _, error = command("schema", config)
-    assert status == 2 and "schema.toml is there already" in error
+    assert status == 2 and "schema.toml already exists" in error
     status, said, error = command("check", config)
     assert status == 0, error
     assert "Rows 5; mlp" in said

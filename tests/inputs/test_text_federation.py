@@ -141,7 +141,7 @@ def test_predict_reads_tables_and_lines(config, tmp_path: Path, command) -> None
     (tmp_path / "one.csv").write_text(f'question\n"{ASKED[0]}"\n')  # the only column needs no name
     assert command("predict", tmp_path / "run", tmp_path / "one.csv")[0] == 0
     status, _, told = command("predict", tmp_path / "run", "SAMPLES")  # copied from "Next: fedmt predict …"
-    assert status == 2 and "SAMPLES stands for your own files: name the texts to predict." in told
+    assert status == 2 and "SAMPLES is a placeholder for your own files. Name the texts to predict." in told
     status, said, _ = command("predict", tmp_path / "run", asked, "--column", "question", "--space", "coarse")
     assert status == 0 and [row["class_1"] for row in csv.DictReader(said.splitlines())] == ["card", "travel"]
     status, _, told = command("predict", tmp_path / "run", tmp_path)

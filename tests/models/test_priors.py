@@ -115,7 +115,7 @@ def test_the_centers_prior_is_the_mean_of_their_estimates_by_size(model, images)
     ("options", "message"),
     [
         ({"prior": "ignored"}, "method.prior = 'ignored', so no center"),
-        ({"prior": "estimated"}, "share_prior = true in their center.toml"),
+        ({"prior": "estimated"}, "center.toml has share_prior = true"),
     ],
 )
 def test_an_unknown_prior_says_why(model, images, options, message: str) -> None:
@@ -174,7 +174,7 @@ def test_what_is_no_file_of_shares(model, images, tmp_path: Path, name, text, me
 def test_a_head_of_its_own_knows_no_prior(tiny_run, images) -> None:
     model = fedmt.load(tiny_run("fedtrans"), "cpu")
     assert model.predict(images, prior="reference").shape == (6, 10)
-    with pytest.raises(FedmtError, match="'layer' is answered by a head of its own"):
+    with pytest.raises(FedmtError, match="'layer' has its own head"):
         model.predict(images, "layer", prior="reference")
     with pytest.raises(FedmtError, match="With method 'fedtrans', centers do not estimate"):
         model.predict(images, prior="centers")

@@ -301,7 +301,7 @@ def test_a_network_that_makes_no_features_names_the_center(config) -> None:
         ("augmentation.flip=true", "unknown key 'augmentation.flip'.* views are views of vectors"),
         ("input='vectors'", "model.freeze: the samples of this federation are vectors"),
         ("input='text' model.backbone='linear'", "model.freeze: the samples of this federation are text"),
-        ("model.backbone='resnet18'", "weights.safetensors: does not fit the model: 'conv1.weight'"),
+        ("model.backbone='resnet18'", "weights.safetensors does not fit the model: 'conv1.weight'"),
     ],
 )
 def test_wrong_settings(config, tmp_path: Path, change: str, said: str) -> None:

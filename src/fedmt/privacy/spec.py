@@ -1,4 +1,4 @@
-"""The table [privacy]: of a center's own file, or of a simulation's config for all of its centers."""
+"""The table [privacy], in a center's own file, or in a simulation's config for all of its centers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class PrivacySpec(Section):
     delta: Annotated[float, Field(gt=0, lt=1)]
     """Probability with which the promise may fail. Choose it well below 1 / number of records."""
     clip: Positive = 1.0
-    """Largest norm of what one record adds to a step: of its gradient, over all of its views."""
+    """Largest norm of one record's contribution to a step: its gradient over all of its views."""
     size: Annotated[int, Field(ge=1)] | None = None
     """Number of records that may be publicly known. A round number near the true one is enough. If it is not
     set, the true number counts as public."""
 
     def public_size(self, records: int) -> int:
-        """The number of records that may be known, at a center that has so many."""
+        """The number of records that may be known, at a center with this many."""
         return self.size or records

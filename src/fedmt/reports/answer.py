@@ -1,7 +1,7 @@
 """The first line of a report: is the best run better than the baseline?
 
-Runs that were tested on the same samples are compared in pairs of answers to each sample. Two intervals that
-overlap, or do not, are never held against each other: that is not a test of the difference.
+Runs that were tested on the same samples are compared in pairs of answers to each sample. Two intervals are
+never compared to see whether they overlap, because that is not a test of the difference.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from fedmt.reports.rounding import percent, points
 from fedmt.runs.comparison import Comparison, compare, probabilities
 
 SAID = (EVEN_HANDED, HEADLINE)
-"""The metrics of the answer. The verdict rests on the first."""
+"""The metrics of the answer. The verdict is based on the first."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration: a run, or several that differ in their seed alone. places: among the report's runs.
+    """One configuration: a run, or several that differ only in their seed. places: their positions among the
+    report's runs.
 
     values: balanced accuracy in the wanted space, of each run.
     """
@@ -46,16 +47,16 @@ class Configuration:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation over seeds; None for a single one."""
+        """The standard deviation over seeds. None for a single seed."""
         return torch.tensor(self.values, dtype=torch.float64).std().item() if len(self.values) > 1 else None
 
 
 def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """What the page says first, as JSON can hold it.
+    """What the page says first, in a form that JSON can hold.
 
-    headline, details: sentences. verdict: one word, "" where nothing is compared. best, baseline: places of
-    runs; the page opens on the best. differences: by the place of a run, its configuration against the
-    baseline. seeds: configurations with several seeds, their mean and spread. configurations: all, by the
+    headline, details: sentences. verdict: one word, "" if nothing is compared. best, baseline: positions of
+    runs. The page opens on the best. differences: by the position of a run, its configuration compared with
+    the baseline. seeds: configurations with several seeds, their mean and spread. configurations: all, by the
     places of their runs.
     """
     found: dict[str, Any] = {"verdict": "", "best": 0, "baseline": None, "differences": {}, "seeds": []}
@@ -99,8 +100,8 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     headline, details = sentences(compared)
     if len(others) > 1:
         details.append(
-            f"{best.name} is the best of {len(others)} on these {compared.noun}s. Choosing it by them "
-            "flatters it slightly; the table has the difference of each run."
+            f"{best.name} is the best of {len(others)} on these {compared.noun}s. Because it was chosen on "
+            "them, its result is slightly too optimistic. The table has the difference of each run."
         )
     details += [_spread(g) for g in (best, baseline) if g.spread is not None]
     for group in others:
@@ -123,7 +124,7 @@ def noun(settings: Mapping[str, Any]) -> str:
 
 
 def sentences(compared: Comparison) -> tuple[str, list[str]]:
-    """The verdict with the paired difference, and what both sides reach."""
+    """The verdict with the paired difference, and the values of both sides."""
     found, samples = compared.differences[compared.wanted], compared.samples[compared.wanted]
     even, first, second = found[EVEN_HANDED], compared.first, compared.second
     count = f"{samples:,} {compared.noun}{'' if samples == 1 else 's'}"
@@ -138,7 +139,7 @@ def sentences(compared: Comparison) -> tuple[str, list[str]]:
     for name in (n for n in SAID if n in found):
         one = found[name]
         said = f"{METRICS[name].title}: {percent(one.first)} against {percent(one.second)}"
-        # That of balanced accuracy is in the headline.
+        # The difference in balanced accuracy is in the headline.
         details.append(f"{said}." if one is even else f"{said}, {_size(one)} ({_interval(one)}).")
     return headline, details
 
@@ -154,7 +155,7 @@ def _interval(one: Difference) -> str:
 
 
 def configurations(runs: Sequence[ReportedRun], places: Sequence[int]) -> list[Configuration]:
-    """The runs, with those that differ in nothing but their seed put together."""
+    """The runs, with those that differ only in their seed combined."""
     by_config: dict[str, list[int]] = {}
     for place in places:
         settings = {k: v for k, v in runs[place].settings.items() if k not in ("seed", "device")}
@@ -176,7 +177,8 @@ def configurations(runs: Sequence[ReportedRun], places: Sequence[int]) -> list[C
 
 
 def _listed(runs: Sequence[ReportedRun], judged: Sequence[int]) -> list[dict[str, Any]]:
-    """Every configuration in the order of the runs; a run that was not tested is one by itself."""
+    """Every configuration in the order of the runs. A run that was not tested is a configuration by
+    itself."""
     groups = [(g.places, g.name) for g in configurations(runs, judged)]
     groups += [((i,), "") for i in range(len(runs)) if i not in judged]
     return [
@@ -186,7 +188,7 @@ def _listed(runs: Sequence[ReportedRun], judged: Sequence[int]) -> list[dict[str
 
 
 def _common(labels: Sequence[str]) -> str:
-    """What the names of several seeds have in common, without the word seed.
+    """The common part of the names of several seeds, without the word seed.
 
     >>> _common(["thyroid-fedmt-seed0-c3d4", "thyroid-fedmt-seed1-a1b2"])
     'thyroid-fedmt'
@@ -246,7 +248,7 @@ def _stored(run: ReportedRun) -> Comparison | None:
 
 
 def _alone(run: ReportedRun) -> str:
-    """What one run reaches, with intervals."""
+    """The results of one run, with intervals."""
     assert run.evaluation is not None
     wanted = run.evaluation.wanted
     test = next(t for t in run.evaluation.tests if t.space == wanted)
@@ -266,7 +268,7 @@ def _alone(run: ReportedRun) -> str:
 
 
 def title(run: ReportedRun) -> str:
-    """The run's label, with its method where the label does not say it: `federation (FedMT)`."""
+    """The run's label, with its method if the label does not contain it: `federation (FedMT)`."""
     name = str(run.settings.get("method", {}).get("name", ""))
     method = METHODS[name].__name__ if name in METHODS else name
     said = not method or method.lower() in run.label.lower()

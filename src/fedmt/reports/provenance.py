@@ -15,7 +15,7 @@ from fedmt.runs.folder import RunFolder
 NOTICE = "For research use only. Not for decisions about the care of patients."
 
 DIGITS = 8
-"""Of a digest, on the page: enough to see that two differ."""
+"""Length of a digest on the page: enough to see that two differ."""
 
 
 def origin_of(folder: RunFolder) -> Origin:
@@ -39,7 +39,7 @@ def _day(folder: RunFolder) -> str:
 
 
 def provenance(runs: Sequence[ReportedRun], made: datetime.date | None) -> list[dict[str, str]]:
-    """Facts by name: those that all runs share, with a word where they differ."""
+    """Facts by name: those that all runs share, or a note that they differ."""
     facts: list[tuple[str, str]] = []
     by = f"fedmt {fedmt.__version__}"
     facts.append(("Report", f"{made.isoformat()}, {by}" if made is not None else f"live, {by}"))
@@ -61,7 +61,7 @@ def provenance(runs: Sequence[ReportedRun], made: datetime.date | None) -> list[
 
 
 def digest(origin: Origin) -> str:
-    """One digest of all data of a run, short; it covers every center and test set."""
+    """One short digest of all data of a run. It covers every center and test set."""
     text = json.dumps(dict(sorted(origin.digests.items())))
     return hashlib.blake2b(text.encode(), digest_size=DIGITS // 2).hexdigest()
 
@@ -74,7 +74,7 @@ def _versions(run: ReportedRun) -> str:
 
 
 def _shared(values: Sequence[str]) -> str:
-    """The value that all runs share, or the first and how many there are."""
+    """The value that all runs share, or the first values and their number."""
     distinct = list(dict.fromkeys(values))
     return (
         distinct[0]

@@ -1,8 +1,9 @@
-"""What a run's last model says of the test data, and who took part: the part of a report that needs data.
+"""The predictions of a run's last model on the test data, and who took part: the part of a report that needs
+data.
 
-A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
-not. It holds no samples, only test labels, probabilities (float16), class names, the centers' sizes and label
-spaces, each known correspondence and each estimate, and the metrics with their intervals.
+A finished run saves it as `evaluation.npz` in its folder, so that a report can be made without the data. It
+holds no samples, only test labels, probabilities (float16), class names, the centers' sizes and label spaces,
+each known correspondence and each estimate, and the metrics with their intervals.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions in one label space. predicted: at full precision, since float16 may make ties."""
+    """Predictions in one label space. predicted: at full precision, because float16 may cause ties."""
 
     space: str
     labels: Numbers
@@ -52,7 +53,7 @@ class Evaluation:
     measured: see `measured`; None in files of earlier versions.
     priors: shares of the wanted classes: those that the answers are for ('own'), those of the 'reference'
         center, and those of the 'centers', where their estimates are known. Empty in earlier files.
-    center_priors: the shares that each center estimated for itself, where it keeps them.
+    center_priors: the shares that each center estimated for itself, if it keeps them.
     """
 
     round: int
@@ -100,7 +101,7 @@ class Evaluation:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """None where there is no such file, or it cannot be read: a report is then made without it."""
+    """None if the file does not exist or cannot be read. A report is then made without it."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts: dict[str, Any] = json.loads(file["facts"].tobytes())
@@ -197,7 +198,7 @@ def measured(tested: Sequence[Tested]) -> dict[str, Any]:
 
 
 def by_place(part: Pooled) -> list[dict[str, Any]]:
-    """The results of each test set, where a label space has several, and of each site that the data names.
+    """The results of each test set, if a label space has several, and of each site that the data names.
 
     Each is `{"kind": "test set" or "site", "name", "space", "samples", "metrics": {metric: {"value", "low",
     "high"}}}`. A site may be in several test sets.

@@ -89,7 +89,8 @@ def example_world() -> World:
 
 @dataclass(frozen=True)
 class Row:
-    """One draw: errors E ||g - f||_2 (exact), empirical losses and bounds, with S known and with S-hat.
+    """The results of one draw: errors E ||g - f||_2 (exact), empirical losses and bounds, with S known and
+    with S-hat.
 
     constant: the C of `bound_estimated`. bound_simplex: `bound_known` with the diameter sqrt(2).
     inverse_error: ||S-hat - S||_2. coarse_error, coarse_bound: E ||M g - f~||_2 and sqrt(K) E ||g - f||_2,
@@ -136,7 +137,7 @@ def _row(world: World, n: int, m: int, seed: int, constant: float) -> Row:
     wanted, generator = world.matrix.shape[1], torch.Generator().manual_seed(seed)
     reference, center = _draw(world, n, generator), _draw(world, m, generator)
     fresh_s, fresh_c = _draw(world, n, generator)[0], _draw(world, m, generator)[0]
-    # A label that was never seen is never fitted through; the uniform column keeps S-hat a table.
+    # A label that was never seen is never used in the fit. The uniform column keeps S-hat a valid table.
     inverse_hat = _shares(_count_pairs(center[2], center[1], world.matrix.shape)).T
     found = []
     for inverse in (world.inverse, inverse_hat):
@@ -172,7 +173,7 @@ def plot_simulation(rows: Sequence[Row]) -> Figure:
     sizes = sorted({row.m for row in rows})
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    # Okabe and Ito's colours; the line styles tell the curves apart without them.
+    # Okabe and Ito's colors. The line styles distinguish the curves without them.
     curves = (
         (left, "bound_estimated", rf"bound, $M$ estimated ($C = {rows[0].constant:g}$)", "#CC79A7", ":"),
         (left, "bound", r"bound, $M$ known ($\sqrt{K}$, as printed)", "#D55E00", "-"),
@@ -210,13 +211,13 @@ def _draw(world: World, count: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def _count_pairs(rows: Tensor, columns: Tensor, shape: Sequence[int]) -> Tensor:
-    """How often each (row, column) stands in the two lists, float64 [rows, columns]."""
+    """How often each (row, column) pair occurs in the two lists, float64 [rows, columns]."""
     cells = torch.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1])
     return cells.view(shape[0], shape[1]).double()
 
 
 def _shares(mass: Tensor) -> Tensor:
-    """Rows of non-negative mass divided by their sums; empty ones uniform."""
+    """Rows of non-negative mass divided by their sums. Empty rows become uniform."""
     total = mass.sum(1, keepdim=True)
     return torch.where(total > 0, mass / torch.where(total > 0, total, 1.0), 1 / mass.shape[1])
 
