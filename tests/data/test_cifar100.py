@@ -162,7 +162,7 @@ def test_other_bad_files(tmp_path: Path) -> None:
 
 def test_a_fine_class_with_two_coarse_ones(tmp_path: Path) -> None:
     write(tmp_path, {**RECORD, "coarse_labels": [1, 0, 0, 0]})
-    with pytest.raises(FedmtError, match=r"'apple' are labelled both 'animals' and 'fruit'"):
+    with pytest.raises(FedmtError, match=r"'apple' are labeled both 'animals' and 'fruit'"):
         cifar100_correspondence(read_cifar100(tmp_path, "train"))
 
 

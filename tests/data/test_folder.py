@@ -117,7 +117,8 @@ def test_files_of_other_kinds_are_counted(tmp_path: Path, labelled: bool) -> Non
     assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == ()
     (tmp_path / "stray.nii").touch()
     (tmp_path / "nevus" / ".hidden.nii").touch()
-    said = "1 file of another kind was skipped (.nii). If any of them are images, convert them, for example to PNG."
+    kind = "1 file of another kind was skipped (.nii)."
+    said = f"{kind} If any of them are images, convert them, for example to PNG."
     assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == (f"{tmp_path}: {said}",)
     (tmp_path / "nevus" / "more").mkdir()
     for name in ("b.jp2", "more/c.NII", "more/IM0001"):

@@ -205,7 +205,8 @@ def test_classes_with_too_few_groups_are_left_out_with_their_numbers() -> None:
     test, train = set_aside(every, "f", 2, 0)
     train, test, (note,) = prepare(train, test, spec, 0)
     assert note == (
-        "Left out of 'f' because of too few groups: c (2); a class needs 3 groups, for the test, the reference "
+        "Left out of 'f' because of too few groups: c (2); a class needs 3 groups, for the test, the "
+        "reference "
         "center and the other centers."
     )
     assert train.spaces["f"].classes == test.spaces["f"].classes == ("a", "b")
@@ -320,7 +321,8 @@ def test_shared_groups_are_told(make_federation: Any) -> None:
     found = overlaps(Federation(federation.wanted, one, tuple(others), tests))
     assert len(found) == 2
     assert found[0].startswith(
-        "test: some of its 125 groups are also used for training, which inflates its accuracy: 7 at 'center-3'."
+        "test: some of its 125 groups are also used for training, which inflates its accuracy: "
+        "7 at 'center-3'."
     )
     assert found[1] == "Groups of the same name at two centers: 5 of 'center-1' and 'center-2'."
     assert overlaps(Federation(federation.wanted, one, tuple(others[:1]), tests)) == []

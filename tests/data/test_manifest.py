@@ -96,7 +96,7 @@ def test_bad_tables(tmp_path: Path, text: str | bytes, said: str) -> None:
 
 
 def test_no_table(tmp_path: Path) -> None:
-    with pytest.raises(FedmtError, match=r"absent\.csv: cannot read"):
+    with pytest.raises(FedmtError, match=r"absent\.csv: the table cannot be read"):
         read_manifest(tmp_path / "absent.csv", ImageOptions())
 
 

@@ -189,7 +189,8 @@ def test_what_is_left_out_is_said() -> None:
     test, train = set_aside(data, "fine", 5, 0)
     _, _, notes = prepare(train, test, spec(test_per_class=5), 0)
     assert notes == (
-        "Left out of 'fine' because of too few samples: f2 (2), f3 (0); a class needs 8 samples, 5 of them for the "
+        "Left out of 'fine' because of too few samples: f2 (2), f3 (0); a class needs 8 samples, 5 of them "
+        "for the "
         "test, so that the reference center and each of 2 centers have one.",
         "Left out of 'coarse', because no wanted class is left: c1.",
     )

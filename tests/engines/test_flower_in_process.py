@@ -857,7 +857,7 @@ def test_a_prior_leaves_its_center_by_choice_alone(make, tmp_path) -> None:
 
 def test_the_coordinator_takes_no_other_prior(make, tmp_path) -> None:
     path, files = make(rounds=1)
-    odd, alone = "its estimated prior does not have one share per wanted class", "without its number of samples"
+    odd, alone = "prior does not have one share per wanted class", "without its number of samples"
     lies = {
         101: ({"prior": torch.full((9,), 1 / 9), "size": torch.tensor(20)}, odd),
         102: ({"prior": torch.full((10,), float("nan")), "size": torch.tensor(20)}, odd),

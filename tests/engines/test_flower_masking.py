@@ -336,9 +336,7 @@ def test_a_coordinator_cannot_invent_a_peer(make, keys, tmp_path) -> None:
     prints = keys[1]
     peers = {**{name: prints[name] for name in NAMES}, "center-4": prints["Mallory"]}
     path, grid = make(training='batch_norm = "static-reference"', peers=peers, rounds=3)
-    with pytest.raises(
-        FedmtError, match="'center-1': the key claimed for 'center-4' was not signed"
-    ):
+    with pytest.raises(FedmtError, match="'center-1': the key claimed for 'center-4' was not signed"):
         coordinate(grid, load_config(path), tmp_path / "flower")
     assert not [1 for kind, *_ in grid.seen if kind == "query.reveal"]
 

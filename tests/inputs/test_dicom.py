@@ -314,7 +314,7 @@ def test_files_without_the_ending_are_told_in_folders_and_read_where_they_are_na
     found, others = files_below(tmp_path)
     assert [path.name for path in found] == ["a.dcm"]
     assert passed_over(others).endswith(
-        "DICOM files are read where their names end in .dcm; rename 2 that do not."
+        "DICOM files are read only if their names end in .dcm. Rename the 2 that do not."
     )
     assert np.array_equal(read(tmp_path / "IM000001"), values[None])
 

@@ -125,7 +125,7 @@ def test_files_keep_everything(tmp_path: Path) -> None:
     assert Schema.read(tmp_path / "schema.toml") == schema
     input = Tables.by(schema)
     assert from_json(json.loads(json.dumps(to_json(input)))) == input
-    with pytest.raises(FedmtError, match=r"schema.toml: these are not the statistics of a table. `fedmt schema --stat"):
+    with pytest.raises(FedmtError, match=r"schema.toml: these are not the statistics of a table. `fedmt"):
         Statistics.from_json(tmp_path / "schema.toml")
     (tmp_path / "schema.toml").write_text('[[columns]]\nname = "a"\ntype = "number"\n')
     with pytest.raises(FedmtError, match=r"'columns.0.type'.*'numeric' or 'categorical'"):

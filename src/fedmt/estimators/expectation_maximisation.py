@@ -46,7 +46,7 @@ def expectation_maximisation(
     """M-hat by EM: every sample counts, weighted by its posterior, so rare classes are not lost to a
     threshold.
 
-        E: q_ik ~ f_ik M[y_i, k]        M: M[j, k] ~ sum of q_ik over the samples labelled j
+        E: q_ik ~ f_ik M[y_i, k]        M: M[j, k] ~ sum of q_ik over the samples labeled j
 
     Started from f itself (the uniform M). Shapes as in `counting`. Every iteration increases the
     likelihood `sum_i log sum_k f_ik M[y_i, k]`.

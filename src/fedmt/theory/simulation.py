@@ -192,7 +192,7 @@ def plot_simulation(rows: Sequence[Row]) -> Figure:
         (left, r"Wanted space: $E\,\|g - f\|_2$"),
         (right, r"Center's space: $E\,\|Mg - \tilde f\|_2$"),
     ):
-        axes.set(xscale="log", yscale="log", xlabel="m, samples labelled in the center's space", title=title)
+        axes.set(xscale="log", yscale="log", xlabel="m, samples labeled in the center's space", title=title)
         axes.legend(fontsize=8, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel(f"error; n = {', '.join(map(str, sorted({row.n for row in rows})))}")

@@ -27,7 +27,7 @@ FOLDER = "cifar-100-python"
 
 
 def read_cifar100(path: str | Path, split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
-    """A split of the set, labelled in "fine" (100 classes) and "coarse" (20 classes).
+    """A split of the set, labeled in "fine" (100 classes) and "coarse" (20 classes).
 
     path: the folder `cifar-100-python`, or the folder it is in.
     """
@@ -60,7 +60,7 @@ def cifar100_correspondence(train: SampleSet) -> Correspondence:
         name, target = fine.classes[k], coarse.classes[j]
         if mapping.setdefault(name, target) != target:
             raise FedmtError(
-                f"CIFAR-100: images of the fine class '{name}' are labelled both '{mapping[name]}' and "
+                f"CIFAR-100: images of the fine class '{name}' are labeled both '{mapping[name]}' and "
                 f"'{target}' in the coarse space, but each can belong to only one. Download the set again."
             )
     return Correspondence.from_mapping(fine, coarse, mapping, "CIFAR-100")

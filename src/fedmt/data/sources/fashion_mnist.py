@@ -61,7 +61,7 @@ GARMENT_TO_LAYER = Correspondence.from_mapping(
 
 
 def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
-    """Images uint8 [7000 or 2000, 1, 28, 28], labelled in "garment", "department" and "layer"."""
+    """Images uint8 [7000 or 2000, 1, 28, 28], labeled in "garment", "department" and "layer"."""
     check_split(split, "Fashion-MNIST")
     with (
         resources.files("fedmt.data").joinpath("fashion_mnist.npz").open("rb") as file,

@@ -1,4 +1,4 @@
-"""Fitzpatrick 17k (Groh et al. 2021): clinical images of skin conditions, labelled in two label spaces.
+"""Fitzpatrick 17k (Groh et al. 2021): clinical images of skin conditions, labeled in two label spaces.
 
 The public table `fitzpatrick17k.csv` lists them (https://github.com/mattgroh/fitzpatrick17k); the images come
 from two online atlases, and some are no longer available. Missing images are left out and counted, as in the
@@ -101,7 +101,7 @@ def _read_table(table: Path) -> tuple[list[Row], tuple[str, ...]]:
         # If an image were in the set twice, it could be trained on at one place and tested at another.
         repeated += first is not row
     if not rows:
-        raise FedmtError(f"{table}: no labelled images; expected a line for each image below the header.")
+        raise FedmtError(f"{table}: no labeled images; expected a line for each image below the header.")
     notes = []
     if unlabelled:
         notes.append(f"Fitzpatrick 17k: {unlabelled:,} lines of {table.name} without a label were left out.")

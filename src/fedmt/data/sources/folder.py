@@ -1,4 +1,4 @@
-"""A folder of class folders: `folder/melanoma/0001.jpg`, or a plain folder of unlabelled images."""
+"""A folder of class folders: `folder/melanoma/0001.jpg`, or a plain folder of unlabeled images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_folder(
     space_name: str = "labels",
     labelled: bool = True,
 ) -> SampleSet:
-    """The images of `path`, in sorted order, labelled by the class folder they are in, at any depth.
+    """The images of `path`, in sorted order, labeled by the class folder they are in, at any depth.
 
     Without `space` the sorted folder names are the classes of a space called `space_name`. With it, each
     folder must be one of its classes, but a class without a folder is allowed. With `labelled=False` every
@@ -85,7 +85,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 class Folder(Source):
-    """`path` has a folder for each class, or is a plain folder of unlabelled images."""
+    """`path` has a folder for each class, or is a plain folder of unlabeled images."""
 
     name = "folder"
 

@@ -32,7 +32,7 @@ def read_idx(
     """Images [N, H, W] and labels [N], positions in `space`, of two IDX files.
 
     Without `space` the classes are the numbers themselves, in a space called "labels". With
-    `labels_path=None` the set is unlabelled.
+    `labels_path=None` the set is unlabeled.
     """
     images = _read(Path(images_path), dimensions=3, what="images")[:, None]
     if labels_path is None:

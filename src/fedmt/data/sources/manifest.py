@@ -31,7 +31,7 @@ def read_manifest(
 
     Image paths are absolute, or relative to `root`, which defaults to the table's own folder. A bare file
     name may also refer to a single file in a subfolder. Without `space` the sorted labels are the classes of
-    a space called `space_name`. With `label_column=None` the set is unlabelled. An image that is listed again
+    a space called `space_name`. With `label_column=None` the set is unlabeled. An image that is listed again
     counts again, and a note gives their number. With another label, it is an error. `group_column` names what
     belongs together, such as a patient.
     """

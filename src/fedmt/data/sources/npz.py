@@ -37,7 +37,7 @@ def read_npz(
 
     images: uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], C 1 or 3.
     labels: strings [N], or integers [N] that are positions in `classes`, strings [J]. Without them
-        the set is unlabelled. With `labelled=False`, they are ignored.
+        the set is unlabeled. With `labelled=False`, they are ignored.
 
     Without `space` the classes are those of `classes`, or the sorted labels, in a space called `space_name`.
     With it, labels are matched by name, so the two may list their classes in different orders.

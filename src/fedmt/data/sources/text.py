@@ -30,7 +30,7 @@ def read_text(
 ) -> SampleSet:
     """The texts of the comma-separated table `path`, hashed as `input` says, in its order.
 
-    label_columns: the column of each label space's labels, by the space's name; empty for unlabelled texts.
+    label_columns: the column of each label space's labels, by the space's name; empty for unlabeled texts.
     spaces: the known spaces. For any other space, the classes are its sorted labels. group_column: names what
     belongs together, such as a patient. All empty cells and all texts without words are reported at once.
     """

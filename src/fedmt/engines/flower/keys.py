@@ -98,7 +98,7 @@ def verify(key: PublicKey, said: bytes, signature: bytes) -> bool:
     return True
 
 
-# -- throw-away keys ----------------------------------------------------------------------------------
+# -- throwaway keys ----------------------------------------------------------------------------------
 
 
 def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[str, str]:

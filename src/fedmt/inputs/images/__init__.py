@@ -66,7 +66,7 @@ class ImageSpec(Section):
 
 @dataclass(frozen=True)
 class Images(Input):
-    """Stored as uint8 [N, channels, height, width], channels 1 (grey) or 3 (RGB); networks see [0, 1].
+    """Stored as uint8 [N, channels, height, width], channels 1 (gray) or 3 (RGB); networks see [0, 1].
 
     window: the window of grayscale DICOM files, in training and in use; None for each file's own.
     """
@@ -154,7 +154,7 @@ class Images(Input):
             "type": "uint8",
             "channels": "grey" if self.shape[0] == 1 else "RGB",
             "shape": ["batch", *self.shape],
-            "preparation": "cropped around the centre to the aspect, then resized (bilinear)",
+            "preparation": "cropped around the center to the aspect, then resized (bilinear)",
             **({"window": list(self.window)} if self.window is not None else {}),
         }
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.arrays import as_tensor, count_not_finite
 
-EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (grey) or 3 (RGB)"
+EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (gray) or 3 (RGB)"
 
 ROUNDING = 1e-4
 """How far a value may be outside [0, 1], because a resized image may overshoot by rounding."""

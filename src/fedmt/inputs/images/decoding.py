@@ -128,10 +128,9 @@ def _sixteen_bit_notes(paths: Sequence[Path], where: str) -> tuple[str, ...]:
     greys = max(deep, default=65535) // 256 + 1
     if greys > FEW_GREYS:
         return ()
-    left = "1 grey" if greys == 1 else f"{greys} greys"
     return (
         f"{where}: its 16-bit images only use values up to {max(deep)} ({len(deep)} files checked), which "
-        f"leaves {left} of 256 gray levels. Scale them to 65535, all by the same factor.",
+        f"leaves {greys} of 256 gray levels. Scale them to 65535, all by the same factor.",
     )
 
 

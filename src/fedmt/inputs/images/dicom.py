@@ -1,6 +1,6 @@
 """DICOM files to 8-bit pictures: rescaled, windowed, MONOCHROME1 inverted (extra `dicom`, by pydicom).
 
-A single-frame grey file goes through PS3.3's pipeline: modality lookup table (C.11.1), then the window of the
+A single-frame gray file goes through PS3.3's pipeline: modality lookup table (C.11.1), then the window of the
 config, else that of the file, else its VOI lookup table (C.11.2), else the whole range of its stored bits.
 Only the elements in `TAGS` are ever parsed. Therefore no patient's name can reach a message, a log or a
 report.

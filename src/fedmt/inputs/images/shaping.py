@@ -46,7 +46,7 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.channels not in (None, 1, 3):
-            raise FedmtError(f"images.channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
+            raise FedmtError(f"images.channels must be 1 (gray) or 3 (RGB), got {self.channels}.")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise FedmtError(f"images.size must be (height, width), at least 1 x 1, got {self.size}.")
 

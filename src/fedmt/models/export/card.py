@@ -177,5 +177,5 @@ def _limits(model: Model, accuracy: Mapping[str, float]) -> list[str]:
         )
     silent = [s for s in about.spaces if s not in model.spaces]
     if silent:
-        limits.append(f"It cannot answer in {listed(silent)}, in which centers labelled.")
+        limits.append(f"It cannot answer in {listed(silent)}, in which centers labeled.")
     return limits
