@@ -65,8 +65,8 @@ def main() -> None:
         seconds, memory, phases = measure(centers, options.rounds, options.batch)
         first = first or seconds
         print(
-            f"{centers:4} centers: {seconds:.2f} s per round ({seconds / first:.2f} x), peak {memory:.1f} GB; "
-            + ", ".join(f"{k} {v:.3f}" for k, v in phases.items()),
+            f"{centers:4} centers: {seconds:.2f} s per round ({seconds / first:.2f} x), "
+            f"peak {memory:.1f} GB; " + ", ".join(f"{k} {v:.3f}" for k, v in phases.items()),
             flush=True,
         )
         results[centers] = {"seconds": seconds, "memory": memory, "phases": phases}
