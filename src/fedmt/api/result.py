@@ -67,8 +67,9 @@ class Result:
         network: nn.Module | None = None,
         allow: Collection[str] | None = (),
     ) -> None:
-        """path: a run folder. network: the module that it was trained with, if it was your own. allow: as in
-        `fedmt.load`."""
+        """path: a run folder. network: the module that it was trained with, if it was your own.
+        allow: as in `fedmt.load`.
+        """
         self.path = Path(path).resolve()
         self._folder: RunFolder = existing_run(Path(path))
         self._network = network

@@ -64,8 +64,8 @@ def build(
     """A backbone by name, or by a user's `package.module:callable`, from random or published weights.
 
     max_pool: the first max-pool of a ResNet; None skips it for small images. key: the key of the config, for
-    error messages. given: the user's own module, if `name` says that there is one. head: whether its outputs
-    are features.
+        error messages.
+    given: the user's own module, if `name` says that there is one. head: whether its outputs are features.
     """
     if given is not None or name.startswith(PREFIX):
         return build_given(name, given, classes, input, head)

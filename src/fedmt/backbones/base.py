@@ -14,9 +14,9 @@ class Backbone:
     network `pools`. Returns the network.
 
     head: the name of its last layer, which a weight file for other classes does not fit. pools: whether its
-    stem has a max-pool that is skipped for small images. input: the name of the input it takes. published:
-    mean and standard deviation, by channel, of what its published weights were trained on (none: those of
-    ImageNet).
+        stem has a max-pool that is skipped for small images. input: the name of the input it takes.
+    published: mean and standard deviation, by channel, of what its published weights were trained on (none:
+        those of ImageNet).
     """
 
     build: Callable[..., nn.Module]

@@ -26,8 +26,8 @@ def freeze(
     """The federation of features if the config freezes the backbone, else the unchanged federation.
 
     If the input's options name a cache folder, the features are stored there, so that several runs on the
-    same samples and network compute them once. reference_only: leaves out the other centers and the tests, to
-    check a config quickly.
+    same samples and network compute them once.
+    reference_only: leaves out the other centers and the tests, to check a config quickly.
     """
     if config.model.freeze is None or federation.encoded is not None:
         return federation

@@ -29,10 +29,11 @@ class CenterData:
     """The samples of one center of `Federation.from_arrays`.
 
     x: its samples, or a `torch.utils.data.Dataset` of (x, y), or a pandas DataFrame. y: their labels, as
-    class names or as positions in the label space, or the name of the frame's column. None if it has no
-    labels. space: the label space; by default, the wanted one. correspondence: M, if it is known. It is a
-    dictionary as in a config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J,
-    K]; a `Correspondence`; or a CSV file. Without it, M is estimated.
+        class names or as positions in the label space, or the name of the frame's column. None if it has no
+        labels.
+    space: the label space; by default, the wanted one. correspondence: M, if it is known. It is a dictionary
+        as in a config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J, K]; a
+        `Correspondence`; or a CSV file. Without it, M is estimated.
 
     >>> import numpy as np
     >>> CenterData(np.zeros((4, 8, 8)), ["malignant", "benign"] * 2, space="triage",

@@ -27,11 +27,11 @@ class Samples:
     """The data of a center.
 
     values: [N, ...], as `input` stores them. labels: int64 [N], positions in the center's label space; None
-    if it has no labels. truth: int64 [N], positions in the wanted space, if a benchmark knows them. snippets:
-    for a test, what a report shows of each sample if its stored form cannot be shown. They are never sent or
-    written, except to a report that is asked to show them. groups: int64 [N], equal for samples that are
-    never separated (groups.py). They never leave the center. sites: for a test, the site of each sample, if
-    the data names it.
+        if it has no labels. truth: int64 [N], positions in the wanted space, if a benchmark knows them.
+    snippets: for a test, what a report shows of each sample if its stored form cannot be shown. They are
+        never sent or written, except to a report that is asked to show them.
+    groups: int64 [N], equal for samples that are never separated (groups.py). They never leave the center.
+    sites: for a test, the site of each sample, if the data names it.
     """
 
     values: Tensor
@@ -73,12 +73,13 @@ class Center(Member, Samples):
     ) -> None:
         """values: the samples, in the stored form of `input`; by default, images in uint8. images: an alias.
 
-        space: its label space. labels: int64 [N], positions in it. Give both or neither. correspondence:
-        between `space` and the wanted space, if it is known. truth: int64 [N], positions in the wanted space,
-        if a benchmark knows them. Methods never read it. size: ignored, because it follows from the values.
-        snippets: for a test, what a report shows of each sample if its stored form cannot be shown. groups:
-        int64 [N], equal for samples that belong together, such as those of a patient. sites: for a test, the
-        site of each sample.
+        space: its label space. labels: int64 [N], positions in it. Give both or neither.
+        correspondence: between `space` and the wanted space, if it is known.
+        truth: int64 [N], positions in the wanted space, if a benchmark knows them. Methods never read it.
+        size: ignored, because it follows from the values.
+        snippets: for a test, what a report shows of each sample if its stored form cannot be shown.
+        groups: int64 [N], equal for samples that belong together, such as those of a patient.
+        sites: for a test, the site of each sample.
         """
         values = images if values is None else values
         if values is None:
@@ -149,9 +150,10 @@ class Encoded:
 class Federation:
     """A reference center, the other centers, and the test sets (one for each space to test in).
 
-    held_out: samples of the reference center that are kept from training, for calibration. elsewhere: centers
-    whose data are on other machines. notes: sentences about the data for the user, shown at the start of a
-    run. encoded: the origin of its samples, if they are features.
+    held_out: samples of the reference center that are kept from training, for calibration.
+    elsewhere: centers whose data are on other machines.
+    notes: sentences about the data for the user, shown at the start of a run.
+    encoded: the origin of its samples, if they are features.
     """
 
     wanted: LabelSpace
@@ -215,9 +217,9 @@ class Federation:
         label_column: the column with the labels, for data frames given without y.
 
         x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], with channels last,
-        channels first, or grayscale ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). Instead of x and y, a
-        `torch.utils.data.Dataset` of (x, y) or a pandas DataFrame with a column of labels is accepted. y:
-        class names, or integers that are positions in the label space.
+            channels first, or grayscale ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). Instead of x and y, a
+            `torch.utils.data.Dataset` of (x, y) or a pandas DataFrame with a column of labels is accepted.
+        y: class names, or integers that are positions in the label space.
 
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)

@@ -61,10 +61,10 @@ def pick(
     """Picks whole groups with about `targets` [classes] samples of each class: bool [groups].
 
     counts: [groups, classes], see `class_counts`. The number of samples of a class is the largest that does
-    not exceed its target. This is exact over the groups that have a single class. Groups with several classes
-    are added as long as they fit. If no group of a class fits, `at_least_one` takes its smallest group
-    anyway. spared: the number of largest groups of each class that are left for others, if the class has
-    more.
+        not exceed its target. This is exact over the groups that have a single class. Groups with several
+        classes are added as long as they fit. If no group of a class fits, `at_least_one` takes its smallest
+        group anyway.
+    spared: the number of largest groups of each class that are left for others, if the class has more.
     """
     order = rng.permutation(len(counts))
     open_ = np.ones(len(counts), dtype=bool)

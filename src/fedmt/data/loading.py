@@ -51,7 +51,8 @@ class Vocabulary:
             if name == wanted:
                 others = listed(s for s in self.spaces if s != wanted)
                 raise FedmtError(
-                    f"{where}: '{name}' is the wanted space, which needs none; name the other one: {others}."
+                    f"{where}: '{name}' is the wanted space, which needs no correspondence. Name another "
+                    f"space: {others}."
                 )
 
     def correspondence(

@@ -18,8 +18,8 @@ from fedmt.core.labels import Correspondence, LabelSpace
 class Member:
     """space: the space it labels in. None if it has no labels.
 
-    correspondence: between `space` and the wanted space; None if it is unknown. size: the number of samples;
-    None if it is unknown.
+    correspondence: between `space` and the wanted space; None if it is unknown.
+    size: the number of samples; None if it is unknown.
     """
 
     name: str

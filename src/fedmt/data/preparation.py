@@ -32,9 +32,10 @@ _TEST, _FEWER_TESTS, _DOWN = range(3, 6)
 class Selection:
     """Samples of a set and their labels, without their values.
 
-    positions: int64 [n], in the set. labels: label space name -> int64 [n], positions in that space. spaces:
-    the label spaces, under the same names. groups: int64 [n], equal for samples that are never separated;
-    None if there are no groups.
+    positions: int64 [n], in the set.
+    labels: label space name -> int64 [n], positions in that space.
+    spaces: the label spaces, under the same names.
+    groups: int64 [n], equal for samples that are never separated; None if there are no groups.
     """
 
     positions: Tensor

@@ -28,9 +28,9 @@ REFERENCE, PRIORS, CENTERS = range(3)
 class Split:
     """Positions in the set that was split, int64, in random order.
 
-    reference: [classes * per_class], or what `per_class` sums to; each once. centers: [samples] for each
-    center. Samples repeat only if `notes` reports it. notes: sentences for the user about anything that
-    differs from the request.
+    reference: [classes * per_class], or what `per_class` sums to; each once.
+    centers: [samples] for each center. Samples repeat only if `notes` reports it.
+    notes: sentences for the user about anything that differs from the request.
     """
 
     reference: Tensor
@@ -49,9 +49,11 @@ def iid_split(
 ) -> Split:
     """The reference center gets `per_class` of each class, every center a balanced `samples` of the rest.
 
-    truth: int64 [N], wanted labels, 0 to classes - 1. per_class: one number, or one for each class. samples:
-    the number for each center; None for as many as possible. If it is not divisible by `classes`, the counts
-    of two classes differ by at most 1 within a center. names: the names of the classes, for error messages.
+    truth: int64 [N], wanted labels, 0 to classes - 1.
+    per_class: one number, or one for each class.
+    samples: the number for each center; None for as many as possible. If it is not divisible by `classes`,
+        the counts of two classes differ by at most 1 within a center.
+    names: the names of the classes, for error messages.
     """
     taken = for_each(per_class, classes)
     found = pools(truth, classes, taken, centers, seed)

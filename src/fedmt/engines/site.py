@@ -36,8 +36,8 @@ class Outcome:
     """The result of a center's round.
 
     update: what it sends after the transforms: trained minus received weights, and what the strategy needs in
-    addition; None if the center abstained. trained: the weights at the end of its training. kept: what it
-    remembers.
+        addition; None if the center abstained. trained: the weights at the end of its training.
+    kept: what it remembers.
     """
 
     record: Record
@@ -74,7 +74,8 @@ class Site:
     """spaces: names of the federation's label spaces, the wanted one first, as the model's heads are.
 
     phase: a context that measures the time of a named phase. transforms: what happens to an update before it
-    is sent. budget: the centers' privacy budget, if the method is private. By default, that of a simulation.
+        is sent.
+    budget: the centers' privacy budget, if the method is private. By default, that of a simulation.
     """
 
     def __init__(

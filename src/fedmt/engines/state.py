@@ -14,10 +14,10 @@ class State:
     """round: the last finished round (0 is the warm-up at the reference center).
 
     weights: the model after the reference center's update, batch-norm statistics included. Layers that do not
-    travel (local layers of a strategy or a method) are the reference center's own here. server: what the
-    coordinating site remembers in addition, by `kind:name` (momentum, control variates, the shared model if
-    the reference center has its own). kept: what each center remembers, by center name (M-hat; under
-    `weights:` its local layers).
+        travel (local layers of a strategy or a method) are the reference center's own here.
+    server: what the coordinating site remembers in addition, by `kind:name` (momentum, control variates, the
+        shared model if the reference center has its own).
+    kept: what each center remembers, by center name (M-hat; under `weights:` its local layers).
     """
 
     round: int

@@ -81,8 +81,9 @@ def update_layout(
     """The layout of everything that any center may send of its update.
 
     received: the model that the centers received; the range of a running statistic depends on its layer's
-    values. local: what no center sends. heads: a center sends only its own. centers: the largest number of
-    centers in a sum.
+        values.
+    local: what no center sends. heads: a center sends only its own. centers: the largest number of centers in
+        a sum.
     """
     groups = {key: number for number, keys in enumerate(heads, 1) for key in keys}
     entries = []

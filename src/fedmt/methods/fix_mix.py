@@ -28,8 +28,8 @@ def fix_mix_steps(
     """The inputs of each step, from its batch: batches [S, B], positions among the center's `samples`.
 
     index [S, 2, B]: each batch and its partners, drawn with replacement from the whole center (S_mix). share
-    [S]: lambda_mix ~ Beta(a, a). weak, strong, mix: uniform numbers for the views. alone: each sample's
-    partner is another weak view of itself, so that no sample sees another.
+    [S]: lambda_mix ~ Beta(a, a). weak, strong, mix: uniform numbers for the views.
+    alone: each sample's partner is another weak view of itself, so that no sample sees another.
     """
     partners = batches if alone else rng.choice(np.arange(samples), size=batches.shape)
     index = np.stack([batches, partners], axis=1)

@@ -28,13 +28,14 @@ LossFunction = Callable[[Tensor, Tensors, Tensors], dict[str, Tensor]]
 class LocalWork:
     """The steps of one center in one round.
 
-    steps: tensors whose first dimension is the step; 'index' [S, ...] says which samples to gather. tables:
-    tensors that stay the same for the whole round. space: the label space whose head answers, if a model has
-    several; None is the wanted one. trainable: the center's own tensors that are trained with the model. The
-    loss finds them in `tables`. samplewise: names of the tables that have a row for each of the center's
-    samples and are only used for lookups. An engine may pass longer ones to the loss. sizes: int64 [S'], if
-    the work is private. An entry of `steps` is then a single record, of which `index` holds only copies, and
-    `sizes` states how many of them make up each of S' steps.
+    steps: tensors whose first dimension is the step; 'index' [S, ...] says which samples to gather.
+    tables: tensors that stay the same for the whole round.
+    space: the label space whose head answers, if a model has several; None is the wanted one.
+    trainable: the center's own tensors that are trained with the model. The loss finds them in `tables`.
+    samplewise: names of the tables that have a row for each of the center's samples and are only used for
+        lookups. An engine may pass longer ones to the loss.
+    sizes: int64 [S'], if the work is private. An entry of `steps` is then a single record, of which `index`
+        holds only copies, and `sizes` states how many of them make up each of S' steps.
     """
 
     views: ViewFunction
@@ -55,9 +56,10 @@ class LocalWork:
 class CenterRound:
     """What a center found out and will do in one round.
 
-    work: None if the center abstains; `reason` then says why. keep: what the center remembers from this round
-    (M-hat), to be handed to it again in the next. pseudo_labels, confident: int64 and bool [N], to be
-    evaluated if a benchmark knows the truth. facts: further numbers for the record.
+    work: None if the center abstains; `reason` then says why.
+    keep: what the center remembers from this round (M-hat), to be handed to it again in the next.
+    pseudo_labels, confident: int64 and bool [N], to be evaluated if a benchmark knows the truth.
+    facts: further numbers for the record.
     """
 
     work: LocalWork | None

@@ -37,11 +37,12 @@ class Metric:
 
     name: its key in metrics.jsonl and summary.json, and in the names of trackers and experiment files.
     function: the value, a tensor without dimensions; NaN if the metric is not defined, like the AUROC on a
-    test set of one class. interval: the ends [2] of the 95% confidence interval; by default a bootstrap of
-    `function`. resampled: the values of many resamples at once, if that is faster than one after the other.
-    by_class: the values [J], with NaN for a class where it is not defined. interval_by_class: their ends [J,
-    2]; by default a bootstrap of `by_class`. every_round: False for a metric that is too slow for that. It is
-    computed only after the last round.
+        test set of one class.
+    interval: the ends [2] of the 95% confidence interval; by default a bootstrap of `function`.
+    resampled: the values of many resamples at once, if that is faster than one after the other.
+    by_class: the values [J], with NaN for a class where it is not defined.
+    interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
+    every_round: False for a metric that is too slow for that. It is computed only after the last round.
     """
 
     name: str

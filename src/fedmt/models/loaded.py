@@ -248,9 +248,10 @@ def load(
     """Loads the model of a run folder, or of a file that `fedmt export --safetensors` wrote. If the run is
     not finished, it is the model of the last saved round. The training data is not needed.
 
-    device: 'auto', 'cpu', 'cuda' or 'cuda:1'. model: the module that the run was trained with, if it was your
-    own; its weights do not matter. allow: the names, as 'package.module:Name', of your own code that the
-    model may import. No other code is imported. None allows any.
+    device: 'auto', 'cpu', 'cuda' or 'cuda:1'.
+    model: the module that the run was trained with, if it was your own; its weights do not matter.
+    allow: the names, as 'package.module:Name', of your own code that the model may import. No other code is
+        imported. None allows any.
     """
     path, where = Path(path), pick_device(device)
     if path.is_file():

@@ -43,10 +43,10 @@ class Predictor(nn.Module):
     """Stored samples [B, ...] to probabilities [B, J] for each of `spaces`, the wanted one first.
 
     parts: by space, the heads whose probabilities are averaged; any other space is answered by the wanted
-    space's probabilities through its matrix [J, K]. temperature: divides the wanted space's logits, and so
-    also applies to projections of them. Heads of other spaces are not calibrated. encoder: a frozen network
-    in front of the others, which see its features as `features` says. log_shift: [K], added to them after
-    that, which makes them answers for another prior; zeros by default.
+        space's probabilities through its matrix [J, K]. temperature: divides the wanted space's logits, and
+        so also applies to projections of them. Heads of other spaces are not calibrated.
+    encoder: a frozen network in front of the others, which see its features as `features` says.
+    log_shift: [K], added to them after that, which makes them answers for another prior; zeros by default.
     """
 
     temperature: Tensor

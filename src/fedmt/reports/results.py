@@ -65,8 +65,8 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
     """What the model would reach in the wanted space with answers for other class frequencies than its own.
 
     Computed from the probabilities that the run saved, so no data is needed. None if no other frequencies are
-    known. own: the words for the frequencies that all other results assume. others: the words and the
-    metrics.
+    known.
+    own: the words for the frequencies that all other results assume. others: the words and the metrics.
     """
     tests = [t for t in evaluation.tests if t.space == evaluation.wanted] if evaluation is not None else []
     if evaluation is None or not tests or "own" not in evaluation.priors:

@@ -141,7 +141,8 @@ def empirical_loss(
         )
     if coarse_center.shape[-1] != inverse.shape[-1]:
         raise FedmtError(
-            f"inverse: {inverse.shape[-1]} columns, expected {coarse_center.shape[-1]} as f~ has classes."
+            f"inverse: {inverse.shape[-1]} columns, expected {coarse_center.shape[-1]}, the number of "
+            "classes of f~."
         )
     target = project(coarse_center.double(), inverse.double())
     if g_center.shape != target.shape:

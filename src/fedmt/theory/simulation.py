@@ -74,8 +74,8 @@ class World:
 def example_world() -> World:
     """K = 6, J = 5, six features; f = S f~ and f~ = M f both hold exactly.
 
-    Together they give f = S M f, so f(x) is a mixture of P(y | block) over the blocks into which M
-    falls apart, here classes {0, 1}, {2, 3}, {4, 5}: x tells of y nothing but its block.
+    Together they give f = S M f, so f(x) is a mixture of P(y | block) over the blocks into which M falls
+    apart, here classes {0, 1}, {2, 3}, {4, 5}: x reveals nothing about y except its block.
     """
     block = _table(
         [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.5, 0.4, 0.1], [0.1, 0.5, 0.4], [0.4, 0.1, 0.5]]

@@ -73,7 +73,9 @@ class Guard(Named, ABC):
     @abstractmethod
     def combine(self, updates: Sequence[Update], mean: Accumulator, root: Weights | None) -> Guarded:
         """All plausible updates of a round, in the order of the names. mean: the strategy's own accumulator,
-        still empty. root: the reference center's update, if it is needed."""
+        still empty.
+        root: the reference center's update, if it is needed.
+        """
 
 
 def averaged(updates: Iterable[Update], mean: Accumulator) -> Accumulator:

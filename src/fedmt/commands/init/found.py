@@ -16,13 +16,15 @@ class Found:
     """Where the images and labels are, described as in a config.
 
     columns: the labels of every image by where they are stored: a column of a table, or "" for class folders
-    and arrays. Empty if there are no labels. The most likely column comes first. seen: what was learned from
-    some of the images. beside: the folders that contain a table's images. notes: what was unclear, for the
-    user. array: in an archive of vectors, the name of their array. text_column: the column of a table that
-    holds the texts. words: a length that nearly all texts fit in. group_column: the column of what must stay
-    together, such as a patient. groupable: all columns that could be it. identifiers: columns of a feature
-    table that name a row or its group. features: all other columns except the labels. telling: columns that
-    are treated as labels only because they reveal another label.
+        and arrays. Empty if there are no labels. The most likely column comes first.
+    seen: what was learned from some of the images.
+    beside: the folders that contain a table's images. notes: what was unclear, for the user.
+    array: in an archive of vectors, the name of their array.
+    text_column: the column of a table that holds the texts. words: a length that nearly all texts fit in.
+    group_column: the column of what must stay together, such as a patient. groupable: all columns that could
+        be it.
+    identifiers: columns of a feature table that name a row or its group. features: all other columns except
+        the labels. telling: columns that are treated as labels only because they reveal another label.
     """
 
     name: str

@@ -98,10 +98,10 @@ def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def look_at_rows(name: str, path: Path) -> Found:
-    """A center whose samples are the rows of a table. The labels are in a column with such a title, or else
-    in the last column that could hold them. Every other column is a feature or an identifier. Numbers may
-    differ in every row, so a numeric column counts as the name of a patient only by its title. The statistics
-    leave out columns that number the rows."""
+    """A center whose samples are the rows of a table. The labels are in a column with a title such as
+    'label', or else in the last column that could hold them. Every other column is a feature or an
+    identifier. Numbers may differ in every row, so a numeric column counts as the name of a patient only by
+    its title. The statistics leave out columns that number the rows."""
     frame = read_frame(path)
     text = {title: frame.text(title) for title in frame.columns}
     identifying = tuple(title for title, cells in text.items() if names_groups(title, cells))

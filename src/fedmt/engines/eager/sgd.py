@@ -101,8 +101,8 @@ class FlatSGD:
     ) -> None:
         """Resets the momentum, because every center begins a round without it, and sets the strategy's terms.
 
-        proximal: mu, with the current weights as w_0. correction: by parameter, 0 if there is none. measure:
-        whether to sum the clipped gradients, for `mean_gradient`.
+        proximal: mu, with the current weights as w_0. correction: by parameter, 0 if there is none.
+        measure: whether to sum the clipped gradients, for `mean_gradient`.
         """
         self.velocity.zero_()
         self._proximal = proximal

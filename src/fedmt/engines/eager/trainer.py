@@ -49,8 +49,9 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """losses: the mean of each loss over the steps. trainable: the work's own trained tensors. mean_gradient:
-    by parameter, if it was to be measured. weights: the model's current weights."""
+    """losses: the mean of each loss over the steps. trainable: the work's own trained tensors.
+    mean_gradient: by parameter, if it was to be measured. weights: the model's current weights.
+    """
 
     losses: dict[str, float]
     trainable: Tensors

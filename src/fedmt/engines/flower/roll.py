@@ -52,8 +52,9 @@ class Answer:
 
 class Roll:
     """names: the centers that belong to the run. inspect: takes a center's name and its answer to the check,
-    and returns what is wrong with it, or ''. tensors: what a node receives with its check, by kind. keys: the
-    fingerprint of each center's key, by name; empty if any node may use any name."""
+        and returns what is wrong with it, or ''. tensors: what a node receives with its check, by kind.
+    keys: the fingerprint of each center's key, by name; empty if any node may use any name.
+    """
 
     def __init__(
         self,

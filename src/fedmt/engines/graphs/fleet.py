@@ -48,7 +48,9 @@ PREDICT_AT_ONCE = 8192
 
 class Fleet:
     """stations: the run's devices, its own first. dealt: for each center, the index of its station; 0 for
-    others. size: the number of workers on each. run: trains a job step by step if it cannot be captured."""
+        others.
+    size: the number of workers on each. run: trains a job step by step if it cannot be captured.
+    """
 
     def __init__(
         self,

@@ -31,11 +31,11 @@ CHUNK_BYTES = 64 * 2**20
 class ImageOptions:
     """How images are converted to one tensor.
 
-    size: (height, width); None keeps the stored size, and all must agree. channels: 1 (grayscale) or 3 (RGB);
-    None keeps the stored number, or 3 if any image has color. cache: folder for sets that need more than
-    `memory_limit` bytes; they are memory-mapped from there. memory_limit: bytes; without a cache folder, a
-    set that needs more is an error. window: (center, width) of grayscale DICOM files; None for each file's
-    own.
+    size: (height, width); None keeps the stored size, and all must agree.
+    channels: 1 (grayscale) or 3 (RGB); None keeps the stored number, or 3 if any image has color.
+    cache: folder for sets that need more than `memory_limit` bytes; they are memory-mapped from there.
+    memory_limit: bytes; without a cache folder, a set that needs more is an error.
+    window: (center, width) of grayscale DICOM files; None for each file's own.
     """
 
     size: tuple[int, int] | None = None

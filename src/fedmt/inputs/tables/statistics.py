@@ -36,7 +36,8 @@ class ColumnStatistics:
     """kind: 'empty' means no value at all, and is compatible with every other kind.
 
     count: the number of values that are not missing. mean, variance: for a numeric column; the variance is
-    divided by `count`. counts: for a categorical column, the count of each category.
+        divided by `count`.
+    counts: for a categorical column, the count of each category.
     """
 
     kind: Kind

@@ -71,8 +71,9 @@ class Ledger:
 
 class MaskingCenter:
     """name: the name of this center. run: the run that its key is for. verify: returns whether a peer signed
-    something. least: the smallest number of centers in a sum that this center accepts, whatever the
-    coordinator says."""
+        something.
+    least: the smallest number of centers in a sum that this center accepts, whatever the coordinator says.
+    """
 
     def __init__(
         self, name: str, run: str, private: X25519PrivateKey, verify: Verify, ledger: Ledger, least: int

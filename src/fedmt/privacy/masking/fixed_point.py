@@ -67,8 +67,8 @@ class Mean:
 
 @dataclass(frozen=True)
 class Layout:
-    """centers: the largest number of vectors in a sum. heaviest: the largest weight of a center. bits: the
-    size of an integer, 32 or 64.
+    """centers: the largest number of vectors in a sum. heaviest: the largest weight of a center.
+    bits: the size of an integer, 32 or 64.
 
     Of these bits, a few are headroom for the sum. The rest resolve an entry to 2^exponent / 2^precision.
     """
