@@ -12,7 +12,7 @@ Unchanged, they are the runs of `fedmt reproduce methods`.
   of which the most frequent garment has 50 times as many as the rarest, in an order of the center's own.
 - Estimated prior: `method.prior = "estimated"`, the default; the others say that it is uniform.
 - Unrelated labels: each center's labels in a random order. Negative images: at every center, not in the test.
-- n reference images a class: 900 / n epochs of warm-up, so always as many steps; Single's 20 rounds have
+- n reference images per class: 900 / n epochs of warm-up, so always as many steps; Single's 20 rounds have
   120 / n epochs each, at least 3.
 
 Test accuracy of the last round in the wanted space; the figures, machine and versions are in
@@ -142,8 +142,8 @@ def cases() -> list[Case]:
     ]
     for n in (30, 100):
         alone, warm = {"reference_epochs": max(3, 120 // n)}, {"warmup_epochs": 900 // n}
-        found.append(Case(f"Single, {n} images a class", "single", per_class=n, training=alone))
-        found.append(Case(f"FedMT (T), {n} images a class", "given", per_class=n, training=warm))
+        found.append(Case(f"Single, {n} images per class", "single", per_class=n, training=alone))
+        found.append(Case(f"FedMT (T), {n} images per class", "given", per_class=n, training=warm))
     return found
 
 
@@ -208,7 +208,7 @@ def write(path: Path, rows: list[dict[str, Any]], device: str) -> None:
     order = [case.name for case in cases()]
     rows = sorted(rows, key=lambda r: (order.index(r["case"]), r["seed"]))
     picked = pick_device(device)
-    where = torch.cuda.get_device_name(picked) if picked.type == "cuda" else "CPU, one thread a run"
+    where = torch.cuda.get_device_name(picked) if picked.type == "cuda" else "CPU, one thread per run"
     versions = {"fedmt": fedmt.__version__, "torch": torch.__version__, "python": platform.python_version()}
     found = {"date": f"{datetime.date.today()}", "device": where, "versions": versions, "runs": rows}
     path.write_text(json.dumps(found, indent=1) + "\n")

@@ -218,7 +218,7 @@ def by_step(setting: Setting, device: torch.device, tiny: bool) -> float:
 
 
 def ceiling(setting: Setting, device: torch.device, batch: int, update: bool) -> float:
-    """Views a second of a bare step, captured where there is a GPU."""
+    """Views per second of a bare step, which is captured on a GPU."""
     own = federation(replace(setting, centers=0, samples=1, reference=8, tests=1))
     model = network(setting, own).to(device).train()
     layout = own.input.memory_format

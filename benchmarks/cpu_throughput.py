@@ -76,7 +76,7 @@ def main() -> None:
     pairs = [(engine_stretch(), bare_stretch()) for _ in range(STRETCHES)]
     ratio = statistics.median(ours / theirs for ours, theirs in pairs)
     best = (max(ours for ours, _ in pairs), max(theirs for _, theirs in pairs))
-    print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, {views} views a step")
+    print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, {views} views per step")
     print(f"engine {best[0]:,.0f} images/s, bare {best[1]:,.0f} images/s (best stretches)")
     print(f"median ratio {ratio:.1%} over {STRETCHES} pairs of stretches")
 

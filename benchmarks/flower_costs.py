@@ -1,4 +1,4 @@
-"""What a round over Flower costs beside the training: bytes, seconds, memory.
+"""What a round over Flower costs next to the training: bytes, seconds, memory.
 
     python benchmarks/flower_costs.py --centers 3 [--wire bfloat16] [--batch-norm static] [--fresh]
 
@@ -193,10 +193,10 @@ def measure(
         "sent MB per center and round": round(statistics.mean(up) / 1e6, 2),
         "received / weights": round(statistics.mean(down) / weights, 4),
         "sent / weights": round(statistics.mean(up) / weights, 4),
-        "seconds a round": [round(s, 1) for s in total],
-        "local engine, seconds a round": [round(s, 2) for s in local],
-        "overhead, seconds a round (median)": round(statistics.median(total) - statistics.median(local), 1),
-        "CPU seconds a round, all processes": round((spent[-1] - spent[0]) / rounds, 1),
+        "seconds per round": [round(s, 1) for s in total],
+        "local engine, seconds per round": [round(s, 2) for s in local],
+        "overhead, seconds per round (median)": round(statistics.median(total) - statistics.median(local), 1),
+        "CPU seconds per round, all processes": round((spent[-1] - spent[0]) / rounds, 1),
         "load of the machine (1, 5, 15 minutes)": os.getloadavg(),
         "peak memory MiB": {k: round(v) for k, v in sorted(memory.peak.items())},
         "versions": {
@@ -209,7 +209,7 @@ def measure(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What a round over Flower costs beside the training.")
+    parser = argparse.ArgumentParser(description="What a round over Flower costs next to the training.")
     parser.add_argument("--centers", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--wire", choices=("float32", "bfloat16"), default="float32")

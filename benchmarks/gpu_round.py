@@ -2,7 +2,7 @@
 
 The paper's setting: 10 centers x 4000 samples, 5 local epochs, three views, ResNet18 at 32x32; reference
 center 2500 samples, 5 epochs, two views, batch 250; 10,000 test images. A round is everything: pseudo-labels,
-local training, averaging, the reference center, batch-norm statistics, test. In one run, beside it:
+local training, averaging, the reference center, batch-norm statistics, test. In one run, next to it:
 
     ceiling   forward and backward of the same network as one CUDA graph, batch 3000, random data, cuDNN's
               fastest algorithms searched; no more

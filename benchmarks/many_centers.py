@@ -2,7 +2,7 @@
 
 The same 40,000 samples, ResNet18 at 32 x 32, the default views and batch of 50, one local epoch: 1,000 steps
 in a round of 1,000 centers, 800 in one of 10. What the round of 1,000 takes longer is what each center costs
-beside its steps: a plan, weights to begin with, an update to be measured and averaged. Memory: the most that
+next to its steps: a plan, weights to begin with, an update to be measured and averaged. Memory: the most that
 torch has allocated, and, of the host, the most that the process has had resident.
 
     python benchmarks/many_centers.py [--json FILE]          on a GPU, about a minute

@@ -8,7 +8,7 @@ Goals: within 1.5 times the 10-center time, and peak memory flat.
 Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), `--rounds 1`; peak is what
 torch had reserved:
 
-    centers    seconds a round    x 10 centers    peak GB
+    centers    seconds per round    x 10 centers    peak GB
          10               4.53            1.00        8.1
          20               4.57            1.01        9.1
          40               4.72            1.04       10.7
@@ -65,8 +65,8 @@ def main() -> None:
         seconds, memory, phases = measure(centers, options.rounds, options.batch)
         first = first or seconds
         print(
-            f"{centers:4} centers: {seconds:.2f} s a round ({seconds / first:.2f} x), peak {memory:.1f} GB; "
-            + ", ".join(f"{k} {v:.3f}" for k, v in phases.items()),
+            f"{centers:4} centers: {seconds:.2f} s per round ({seconds / first:.2f} x), "
+            f"peak {memory:.1f} GB; " + ", ".join(f"{k} {v:.3f}" for k, v in phases.items()),
             flush=True,
         )
         results[centers] = {"seconds": seconds, "memory": memory, "phases": phases}

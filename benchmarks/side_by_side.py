@@ -1,7 +1,7 @@
 """Do several runs at once fill a GPU better than one after the other?
 
 Each process runs whole FedMT rounds (10 centers x 4000 samples, 2 local epochs, otherwise as `gpu_round.py`);
-1, 2 and 4 of them at a time. The figure is the images a second of all together. Once as it is, once with
+1, 2 and 4 of them at a time. The figure is the images per second of all together. Once as it is, once with
 NVIDIA's multi-process service, which lets their kernels run at the same time (`nvidia-cuda-mps-control -d`;
 to end it `echo quit | nvidia-cuda-mps-control`).
 

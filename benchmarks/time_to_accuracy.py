@@ -4,7 +4,7 @@
         --set method.prior=uniform
 
 From the start of this process: imports, data, captures, every round and every test count. The run goes on to
-its end, so that the last round's accuracy stands beside it. Read off the test curve, it chooses nothing.
+its end, so that the last round's accuracy stands next to it. Read off the test curve, it chooses nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stopwatch(Silent):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds from a process's start to an accuracy.")
     parser.add_argument("config", type=Path)
-    parser.add_argument("--reach", type=float, required=True, help="accuracy in per cent")
+    parser.add_argument("--reach", type=float, required=True, help="accuracy in percent")
     parser.add_argument("--space", help="label space; the wanted one unless given")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, help="run folder; by default a temporary one")

@@ -1,6 +1,6 @@
 """The whole deployment on this machine, with TLS and node authentication: `make demo-deployment`.
 
-Makes the hospitals' folders and throw-away keys, binds each hospital's name to its key, tells the hospitals
+Makes the hospitals' folders and throwaway keys, binds each hospital's name to its key, tells the hospitals
 each other's fingerprints, starts a SuperLink, nginx before it (where it is installed) and three SuperNodes on
 loopback, trains with secure aggregation, prints the table, and ends everything it started.
 docs/guides/deployment.md has the same commands for real machines.

@@ -91,7 +91,7 @@ def test_only_what_has_no_room_is_stored(monkeypatch):
 def test_a_full_disk_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(shelf, "HOST_SHARE", 0.0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(FedmtError, match=r"gone: cannot write the updates .* set TMPDIR"):
+    with pytest.raises(FedmtError, match=r"gone: the updates of a round .* set TMPDIR"):
         Shelf().put({"w": torch.ones(3)})
 
 

@@ -292,7 +292,7 @@ def test_several_test_sets() -> None:
 
 def test_a_folder_that_is_taken(tmp_path: Path) -> None:
     fedmt.train(federation(), **FAST, out=tmp_path / "run")
-    with pytest.raises(fedmt.FedmtError, match=r"already holds a run\. Continue it by resume=True"):
+    with pytest.raises(fedmt.FedmtError, match=r"already holds a run\. Continue it with resume=True"):
         fedmt.train(federation(), **FAST, out=tmp_path / "run")
     with pytest.raises(fedmt.FedmtError, match=r"is not empty; give another out="):
         fedmt.train(federation(), **FAST, out=tmp_path)
@@ -382,7 +382,7 @@ class Odd(nn.Module):
         (Odd(lambda x: x[:1]), {}, r"output of shape \(1, 5\)"),
         (nn.Linear(5, 4), {"head": False}, "gives 4 scores for each vector, expected 3"),
         (nn.Linear(5, 4), {"head": "yes"}, "model.head: 'yes' given, expected True or False"),
-        ({"backbone": nn.Linear(5, 3), "max_pool": True}, {}, "model.max_pool: is of fedmt's own networks"),
+        ({"backbone": nn.Linear(5, 3), "max_pool": True}, {}, "model.max_pool: this is for fedmt's"),
         (3, {}, "model: an object of type int; expected the name of a backbone, an nn.Module"),
         ("small_cnn", {}, "'small_cnn' takes images, but the samples of this federation are vectors"),
         ("mpl", {}, "Did you mean 'mlp'"),
@@ -416,19 +416,19 @@ def test_options_by_name_and_by_table() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounnds": 3}, "rounnds: no such option, with method 'fedmt'. Did you mean 'rounds'?"),
-        ({"method": "single", "xi": 0.5}, "xi: no such option, with method 'single'."),
+        ({"rounnds": 3}, "rounnds: there is no such option with method 'fedmt'. Did you mean 'rounds'?"),
+        ({"method": "single", "xi": 0.5}, "xi: there is no such option with method 'single'."),
         (
             {"momentum": 0.5},
-            r'several tables have it; say which one: aggregation=\{"momentum": ...\} or train',
+            r'several tables have it. Choose one: aggregation=\{"momentum": ...\} or train',
         ),
         (
             {"training": {"rounds": 2}, "rounds": 3},
             r"rounds: it is in training=\{...\} as well; give it once",
         ),
-        ({"wanted": "a"}, "wanted: the federation says it already"),
-        ({"vectors": {}}, "vectors: the federation says it already"),
-        ({"deployment": {}}, "deployment: is of runs between machines"),
+        ({"wanted": "a"}, "wanted: the federation already determines it"),
+        ({"vectors": {}}, "vectors: the federation already determines it"),
+        ({"deployment": {}}, "deployment: this is for runs between machines"),
         ({"learning_rate": -1}, "training.learning_rate: -1"),
         ({"method": "fedmtt"}, "no method 'fedmtt'. Did you mean 'fedmt'?"),
         ({"strategy": "fedavgn"}, "no strategy 'fedavgn'. Did you mean 'fedavg"),

@@ -156,7 +156,7 @@ def test_the_table():
     assert any("'center-2' with attack 'label_flip'" in note for note in notes)
     assert dump_config(parse_config(tomllib.loads(dump_config(config)))) == dump_config(config)
     assert "attack" not in dump_config(parse_config({"benchmark": BENCHMARK}))
-    with pytest.raises(FedmtError, match="it simulates bad centers in one process"):
+    with pytest.raises(FedmtError, match="this table simulates bad centers in one process"):
         build_federation(config, at_hand=False)
 
 

@@ -100,7 +100,7 @@ def test_weights_of_another_number_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("fedmt_test_net", "or 'package.module:callable' of your own"),
+        ("fedmt_test_net", "or your own as 'package.module:callable'"),
         ("fedmt_test_net:", "expected 'package.module:callable'"),
         (":build", "expected 'package.module:callable'"),
         ("nets/fedmt_test_net.py:build", "expected 'package.module:callable'"),
@@ -115,7 +115,7 @@ def test_weights_of_another_number_of_classes(tmp_path: Path) -> None:
         ("fedmt_test_net:biuld", "has no 'biuld'. Did you mean 'build'?"),
         ("fedmt_test_net:SIZE", "'SIZE' is of type int, expected a function or class"),
         ("fedmt_test_net:stingy", "calling stingy(classes=5, channels=1) raised TypeError"),
-        ("fedmt_test_net:wrong", "gave an object of type list, expected a torch.nn.Module"),
+        ("fedmt_test_net:wrong", "returned an object of type list, expected a torch.nn.Module"),
     ],
 )
 def test_each_mistake_is_named(spec: str, expected: str) -> None:

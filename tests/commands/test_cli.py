@@ -713,7 +713,7 @@ def test_the_first_page_says_where_to_begin(invoke):
     for arguments in ((), ("--help",)):
         _, out, err = invoke(*arguments)
         text = plain(out + err)
-        assert "Begin with `fedmt quickstart`" in text and all(c in text for c in COMMANDS)
+        assert "Start with `fedmt quickstart`" in text and all(c in text for c in COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -756,7 +756,7 @@ MISTAKES = [
     ("init --out new.toml", "where is the data? Give the folder"),
     ("reproduce", "`fedmt reproduce --list` lists them"),
     ("predict runs/first", "Missing argument 'INPUT…'"),
-    ("export runs/first", "say what to write: --onnx FILE or --safetensors FILE"),
+    ("export runs/first", "what should be written? Give --onnx FILE, --safetensors FILE"),
     # a typo in a command, an option, a key, a value
     ("chek federation.toml", "No such command 'chek'. Did you mean 'check'? Known: init, run,"),
     ("zzz", "No such command 'zzz'. Known: init, run, check"),
@@ -791,19 +791,19 @@ MISTAKES = [
     ),
     ("run federation.toml --method fedmtt", "--method fedmtt: no method 'fedmtt'. Did you mean 'fedmt'?"),
     ("run federation.toml --baseline sngle", "--baseline sngle: no method 'sngle'. Did you mean 'single'?"),
-    ("run federation.toml --baseline fedmt", "--baseline fedmt: the run itself is of that method"),
+    ("run federation.toml --baseline fedmt", "--baseline fedmt: the run itself uses this method"),
     ("run federation.toml --baseline single --set tests=[]", "nothing to compare the two runs on"),
     ("run federation.toml --method single --set method.xi=0.3", "unknown key 'method.xi'"),
     ("run federation.toml --rounds 0", "Invalid value for '--rounds'"),
-    ("compare runs/first", "runs/first is the only run; give at least one more"),
+    ("compare runs/first", "runs/first is the only run. Give at least one more"),
     ("compare runs/first runs/frist", "Did you mean 'runs/first'?"),
     ("compare runs/first runs/first", "runs/first is given more than once"),
     ("compare runs/first --baseline runs/first --metric sensitivity", "given more than once"),
-    ("sweep zzz.toml", "zzz.toml: there is no such file"),
+    ("sweep zzz.toml", "zzz.toml: this file does not exist"),
     ("sweep federation.toml", "is one federation, not an experiment: `fedmt run federation.toml` runs it"),
     # a path that is not there
-    ("check federatoin.toml", "there is no such file. Did you mean 'federation.toml'?"),
-    ("run nowhere/x.toml", "there is no such file. `fedmt init` writes a first one"),
+    ("check federatoin.toml", "this file does not exist. Did you mean 'federation.toml'?"),
+    ("run nowhere/x.toml", "this file does not exist. `fedmt init` writes a first one"),
     ("report runs/frist", "there is no such run folder. Did you mean 'runs/first'?"),
     ("watch first", "Did you mean 'runs/first'?"),
     ("predict zzz scans", "there is no such run folder. Give a folder that `fedmt run` wrote"),
@@ -811,32 +811,32 @@ MISTAKES = [
     ("export runs/frist --onnx m.onnx", "Did you mean 'runs/first'?"),
     (
         "reproduce zzz.toml",
-        "zzz.toml: there is no such file. In that folder: 'experiment.toml', 'federation.toml'",
+        "zzz.toml: this file does not exist. That folder contains 'experiment.toml', 'federation.toml'",
     ),
-    ("init zzz --out new.toml", "zzz does not exist; give the folder"),
+    ("init zzz --out new.toml", "zzz does not exist. Give the folder"),
     # a folder in place of a file
-    ("check empty", "empty is a folder; name the TOML file, which `fedmt init` writes"),
+    ("check empty", "empty is a folder. Name the TOML file, which `fedmt init` writes"),
     (
         "run runs/first --out new",
-        "runs/first is a folder; name the TOML file, such as runs/first/config.toml",
+        "runs/first is a folder. Name the TOML file, such as runs/first/config.toml",
     ),
-    ("report runs/first --out empty", "empty is a folder; name a file in it, such as empty/report.html"),
-    ("predict runs/first scans --out empty", "empty is a folder; name a file in it"),
-    ("export runs/first --safetensors empty", "empty is a folder; name a file in it"),
-    ("export runs/first --onnx empty", "empty is a folder; name a file in it"),
-    ("init . --out empty", "empty is a folder; name a file in it, such as empty/federation.toml"),
-    ("reproduce ./empty", "empty is a folder; name the TOML file"),
+    ("report runs/first --out empty", "empty is a folder. Name a file in it, such as empty/report.html"),
+    ("predict runs/first scans --out empty", "empty is a folder. Name a file in it"),
+    ("export runs/first --safetensors empty", "empty is a folder. Name a file in it"),
+    ("export runs/first --onnx empty", "empty is a folder. Name a file in it"),
+    ("init . --out empty", "empty is a folder. Name a file in it, such as empty/federation.toml"),
+    ("reproduce ./empty", "empty is a folder. Name the TOML file"),
     # a file in place of a folder
-    ("run federation.toml --out file", "file is a file; choose another folder by --out"),
-    ("run federation.toml --out file/run", "since file is a file; choose another place"),
+    ("run federation.toml --out file", "file is a file. Choose another folder with --out"),
+    ("run federation.toml --out file/run", "because file is a file. Choose another place"),
     ("report file", "file is a file, not a run folder. Give a folder that `fedmt run` wrote"),
     ("watch runs/first/config.toml", "is a file, not a run folder; give the folder it is in, runs/first"),
-    ("report runs/first --out file/r.html", "since file is a file; choose another place"),
+    ("report runs/first --out file/r.html", "because file is a file. Choose another place"),
     ("predict runs/first/config.toml scans", "give the folder it is in, runs/first"),
     ("export file --onnx m.onnx", "neither a run folder, such as runs/federation, nor a safetensors file"),
-    ("quickstart --out file", "since file is a file; choose another place"),
-    ("reproduce strategies --scale tiny --out file", "since file is a file; choose another place"),
-    ("init file --out new.toml", "file is not a folder; give the folder"),
+    ("quickstart --out file", "because file is a file. Choose another place"),
+    ("reproduce strategies --scale tiny --out file", "because file is a file. Choose another place"),
+    ("init file --out new.toml", "file is not a folder. Give the folder"),
     # an empty folder
     ("report empty", "empty is not a run folder (it has no config.toml). Give a folder that"),
     ("report runs", "There are runs in it: 'runs/first'"),
@@ -844,11 +844,11 @@ MISTAKES = [
     ("predict empty scans", "is not a run folder"),
     ("predict runs/first empty", "no images in this folder; expected files ending in .jpg"),
     ("export empty --onnx m.onnx", "is not a run folder"),
-    ("init empty --out new.toml", "nothing in it looks like a center; expected folders of images"),
+    ("init empty --out new.toml", "nothing in it looks like a center. Expected folders of images"),
     # a file of another kind
     ("check file", "file: not valid TOML"),
-    ("check latin.toml", "latin.toml: not text in UTF-8"),
-    ("check scans/0.png", "scans/0.png: not text in UTF-8"),
+    ("check latin.toml", "latin.toml: this is not a TOML file"),
+    ("check scans/0.png", "scans/0.png: this is not a TOML file"),
     (
         "reproduce federation.toml",
         "is one federation, not an experiment: `fedmt run federation.toml` runs it",

@@ -154,7 +154,7 @@ def test_another_method_keeps_the_options_that_it_has(tmp_path):
     path.write_text(CONFIG)
     config, notes = load_variant(path, None, "semifl")
     assert config.method == {"name": "semifl", "xi": 0.0} and config.aggregation["name"] == "fedavg"
-    assert notes == ["--method semifl: left out method.correspondence, which the config gives for 'fedmt'."]
+    assert notes == ["--method semifl: left out method.correspondence, which the config sets for 'fedmt'."]
     same, notes = load_variant(path, ["method.xi=0.5"], "fedmt")
     assert same.method["xi"] == 0.5 and same.method["correspondence"] == "estimated" and not notes
     # What --set gives the method is not the baseline's, but a mistake in it is still one.

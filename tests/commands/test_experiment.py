@@ -258,7 +258,7 @@ def test_cost_counts_every_pass():
         ("show = [", "show = [[", ["sweep.toml", "not valid TOML"]),
         ('show = ["accuracy.garment"]', "show = []", ["sweep.toml, line 3", "show"]),
         ("{ Single = [12.5, 0.5] }", "{ Singel = 3 }", ["sweep.toml", "rows.0.paper", "'Single'"]),
-        ('label = "plain"', 'label = "short"', ["rows", "'short' is there twice"]),
+        ('label = "plain"', 'label = "short"', ["rows", "'short' is used twice"]),
         ('"training.warmup_epochs" = 1', '"training.warmup" = 1', ["row 'short'", "training.warmup"]),
         (
             '"method.name" = "single"',
@@ -290,7 +290,7 @@ def test_unknown_names(folder):
     with pytest.raises(FedmtError, match="Did you mean 'methods'"):
         find_experiment("methds")
     assert find_experiment(str(folder / "sweep.toml")) == folder / "sweep.toml"
-    with pytest.raises(FedmtError, match=r"nowhere.toml: there is no such file"):
+    with pytest.raises(FedmtError, match=r"nowhere.toml: this file does not exist"):
         read_experiment(find_experiment("nowhere.toml"))
 
 
@@ -435,7 +435,7 @@ def test_a_row_may_have_a_config_of_its_own_and_a_cell_its_own_settings(folder):
         ('config = "other.toml"\n', "", "row 'second': config: missing"),
         ('cells."FedMT"', 'cells."FedMTT"', "no 'FedMTT'. Did you mean 'FedMT'?"),
         ('baseline = "Single"', 'baseline = "Sing"', "baseline: no 'Sing'"),
-        ('"balanced_accuracy",', '"sensitivity",', "'sensitivity' has values by class only"),
+        ('"balanced_accuracy",', '"sensitivity",', "'sensitivity' has values per class only"),
     ],
 )
 def test_mistakes_in_rows_of_their_own(folder, old, new, said):

@@ -135,7 +135,7 @@ def test_what_cannot_be_guessed_is_a_line_to_fill_in(tmp_path: Path, command) ->
     out = tmp_path / "federation.toml"
     assert command("init", tmp_path, "--out", out)[0] == 0
     text = out.read_text()
-    assert '# cat = "?"' in text and "# [[tests]]" in text and "is estimated" in text
+    assert '# cat = "?"' in text and "# [[tests]]" in text and "will be estimated" in text
     assert tomllib.loads(text)["wanted"] == "wanted"
     status, printed, _ = command("check", out)
     assert status == 0 and "to be estimated" in printed
@@ -224,7 +224,7 @@ def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
     out = tmp_path / "f.toml"
     plan = command_line(None, [], [], None, None, out, False, False, make_console(), ask)
     assert plan.reference.found.name == "b" and [d for _, d in asked] == [".", "", "n"]
-    assert "'a', 'b' have equally many classes" in asked[1][0]
+    assert "'a', 'b' have the same number of classes" in asked[1][0]
     assert "correspondences" in tomllib.loads(out.read_text())
 
 
@@ -272,10 +272,10 @@ def test_equally_many_classes_and_nothing_that_decides(tmp_path: Path, command, 
     out = tmp_path / "federation.toml"
     for more in ((), ("--yes",)):
         status, _, said = command("init", tmp_path, "--out", out, *more)
-        assert status == 2 and "'a', 'b' have equally many classes (2)" in said and not out.exists()
+        assert status == 2 and "'a', 'b' have the same number of classes (2)" in said and not out.exists()
         assert "--reference NAME" in said
     status, printed, _ = command("init", tmp_path, "--reference", "b", "--out", out)
-    assert status == 0 and "(as you said)" in printed
+    assert status == 0 and "(as you chose)" in printed
 
 
 def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path: Path, command) -> None:
@@ -285,7 +285,7 @@ def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path
     out = tmp_path / "federation.toml"
     status, printed, _ = command("init", tmp_path, "--out", out)
     assert status == 0 and tomllib.loads(out.read_text())["reference"]["name"] == "b"
-    assert "none with the same classes has fewer images" in printed
+    assert "no center with the same classes has fewer images" in printed
     assert "most classes" not in printed + out.read_text()
 
 
@@ -306,14 +306,14 @@ def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:
         ([], "where is the data?"),
         (["{tmp}/nowhere"], "does not exist"),
         (["{tmp}/empty"], "looks like a center"),
-        (["{tmp}/plain"], "looks like one center, with the classes 'a'; give the folder that it lies in"),
+        (["{tmp}/plain"], "looks like a single center with the classes 'a'. Give its parent folder"),
         (["--center", "x={tmp}/plain/a"], "No center has labels"),
         (
             ["--center", "x={data}/aachen"],
-            "'x' is the only center, so it is the reference center; at least one",
+            "'x' is the only center, so it is the reference center. At least one",
         ),
-        (["{data}/cairo"], "is itself one center, give the folder that it lies in"),
-        (["{data}/delhi"], "'0.png', '1.png', '2.png': left out"),
+        (["{data}/cairo"], "is itself one center, give its parent folder"),
+        (["{data}/delhi"], "'0.png', '1.png', '2.png' was left out"),
         (["--center", "x={tmp}/none"], "no such file or folder"),
         (["--center", "=x"], "expected NAME=PATH"),
         (["{data}", "--reference", "achen"], "Did you mean 'aachen'?"),
@@ -336,16 +336,16 @@ def test_an_unclear_test_set_is_left_out_and_said(tmp_path: Path, command) -> No
     class_folders(tmp_path / "test", ["cow", "pig"])
     out = tmp_path / "federation.toml"
     status, printed, _ = command("init", tmp_path, "--out", out)
-    assert status == 0 and "Note: test: looks like a test set, but is left out: its labels" in printed
+    assert status == 0 and "Note: test: it looks like a test set, but it is left out because" in printed
     assert "('cow', 'pig' not among the wanted classes 'cat', 'dog')." in printed
     assert "left out" in out.read_text() and "tests" not in tomllib.loads(out.read_text())
 
 
 TABLE = "image,label\n" + "".join(f"img/{i}.png,{'xy'[i % 2]}\n" for i in range(6))
 UNREADABLE = {
-    "latin-1": (TABLE.replace("x", "\xf6").encode("latin-1"), "not in UTF-8; save it as 'CSV UTF-8'"),
+    "latin-1": (TABLE.replace("x", "\xf6").encode("latin-1"), "not encoded in UTF-8. Save it as 'CSV UTF-8'"),
     "empty": (b"", "the table is empty"),
-    "semicolons": (TABLE.replace(",", ";").encode(), "separated by semicolons; save it separated by commas"),
+    "semicolons": (TABLE.replace(",", ";").encode(), "separated by semicolons. Save the table with commas"),
     "tabs": (TABLE.replace(",", "\t").encode(), "separated by tabs"),
     "ragged": (TABLE.replace(".png,", ".png,,").encode(), "no line of this table has as many cells"),
     "one label": (TABLE.replace("x", "y").encode(), "none of its columns ('label') looks like labels"),
@@ -371,7 +371,7 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, command, content: 
             line.startswith(f"Note: {name}: 'cases.csv' in it is not used:") and reason in line
             for line in printed.splitlines()
         )
-    assert "._cases" not in printed and "Note: b: 'img' may be no class" in printed
+    assert "._cases" not in printed and "Note: b: 'img' may not be a class" in printed
     assert "# 'cases.csv' in it is not used" in out.read_text()
     b, c = tomllib.loads(out.read_text())["centers"]
     assert b == {"name": "b", "source": "folder", "path": "b"} and c["space"] == "wanted"
@@ -383,7 +383,7 @@ def test_a_test_set_without_labels_is_left_out_and_said(tmp_path: Path, command)
         class_folders(tmp_path / name, ["cat", "dog"])
     picture(tmp_path / "test" / "0.png")
     _, printed, _ = command("init", tmp_path, "--out", tmp_path / "federation.toml")
-    assert "Note: test: looks like a test set, but has no labels, so it is left out." in printed
+    assert "Note: test: it looks like a test set, but it has no labels, so it is left out." in printed
 
 
 def test_nothing_is_left_out_without_a_word(data: Path, command) -> None:
@@ -404,21 +404,21 @@ def test_nothing_is_left_out_without_a_word(data: Path, command) -> None:
     assert command("init", data, "--out", out)[0] == 0
     status, printed, _ = command("init", data, "--out", out, "--force")  # the file is none of the data
     assert status == 0
-    notes = [line for line in printed.splitlines() if ": left out: " in line]
+    notes = [line for line in printed.splitlines() if " was left out: " in line]
     expected = [
         ("bare.npz", "no array 'images'"),
         ("cut.npz", "cannot be read: File is not a zip file"),
         ("float.npz", "'images' are float64"),
-        ("latin.csv", "not in UTF-8"),
+        ("latin.csv", "not encoded in UTF-8"),
         ("notes.csv", "no column of this table names image files"),
-        ("inner", "'whole.npz' in it is not used: an archive is a center of its own"),
-        ("leer", "no images and no CSV of images in it"),
-        ("'cases.xlsx', 'stray.png'", "in no center's folder or table"),
+        ("inner", "'whole.npz' in it is not used, because an archive is a center of its own"),
+        ("leer", "it contains no images and no CSV of images"),
+        ("'cases.xlsx', 'stray.png'", "not in any center's folder or table"),
     ]
     assert len(notes) == len(expected)
     for line, (name, reason) in zip(notes, expected, strict=True):
-        assert line.startswith(f"Note: {name}: left out: ") and reason in line
-        assert f"# {name}: left out: " in out.read_text()
+        assert line.startswith(f"Note: {name} was left out: ") and reason in line
+        assert f"# {name} was left out: " in out.read_text()
     assert command("check", out)[0] == 0
 
 
@@ -428,7 +428,7 @@ def test_the_other_of_two_centers_left_out(tmp_path: Path, command) -> None:
     out = tmp_path / "federation.toml"
     status, printed, said = command("init", tmp_path, "--out", out)
     assert status == 2 and "'a' is the only center" in said and "tmp:" not in said and not out.exists()
-    assert "Note: b.csv: left out: the table is not in UTF-8" in printed
+    assert "Note: b.csv was left out: the table is not encoded in UTF-8" in printed
 
 
 def test_centers_without_labels_beside_a_labelled_one_are_no_classes(tmp_path: Path, command) -> None:
@@ -483,7 +483,7 @@ def test_a_class_folder_that_is_not_utf8_is_named(tmp_path: Path, command, given
     status, _, said = command("init", *where, "--out", out)
     assert status == 2 and not out.exists()
     assert said.startswith(f"fedmt: {data / 'b'}: ")
-    assert r"class folder 'n\xe6vus'" in said and "rename it" in said
+    assert r"class folder 'n\xe6vus'" in said and "Rename it" in said
 
 
 def test_other_names_that_are_not_utf8(tmp_path: Path, command) -> None:
@@ -500,14 +500,14 @@ def test_other_names_that_are_not_utf8(tmp_path: Path, command) -> None:
     rename_to_bytes(data / "b" / WANTED[0] / "0.png", b"\xe6.png")  # images keep their names
     status, printed, said = command("init", data, "--out", out)
     assert (status, said) == (0, "")
-    assert r"Note: '\xe6.txt': left out" in printed and r"Note: b: '\xe6.npz' in it" in printed
+    assert r"Note: '\xe6.txt' was left out" in printed and r"Note: b: '\xe6.npz' in it" in printed
     rename_to_bytes(data / "b", b"K\xf6ln")
     status, _, said = command("init", data, "--out", out, "--force")
     assert status == 2 and rf"{data}/K\xf6ln: " in said
     odd = Path(os.fsdecode(os.fsencode(data) + b"/K\xf6ln"))
     arguments = ("init", "--center", data / "a", "--center", f"c={odd / WANTED[0]}", "--force", "--out")
     status, _, said = command(*arguments, out)
-    assert status == 2 and r"data/K\xf6ln/basal cell carcinoma: this path is not in UTF-8" in said
+    assert status == 2 and r"data/K\xf6ln/basal cell carcinoma: this path is not valid UTF-8" in said
 
 
 def test_a_table_may_name_images_by_every_ending_of_a_jpeg(tmp_path: Path) -> None:
@@ -620,7 +620,7 @@ def test_texts_and_images_do_not_mix(tmp_path: Path) -> None:
     class_folders(tmp_path / "b", ["x", "y"])
     out = tmp_path / "federation.toml"
     with pytest.raises(
-        FedmtError, match="there are texts at 'a' and images at 'b'; all centers and tests must"
+        FedmtError, match="there are texts at 'a' and images at 'b', but all centers and tests must"
     ):
         command_line(tmp_path, [], [], "a", None, out, False, False, make_console())
     assert not out.exists()
@@ -660,7 +660,7 @@ def test_tables_and_texts_are_grouped_too(tmp_path: Path, command) -> None:
         assert set(config["spaces"]) == {"diagnosis", "finding"}
         status, printed, error = command("check", out)
         assert status == 0, error
-        assert "test 1: of its 12 groups some are also trained on" in printed and "12 at 'bonn'" in printed
+        assert "some of its 12 groups are also used for training" in printed and "12 at 'bonn'" in printed
     names = [c["name"] for c in tomllib.loads((tmp_path / "rows/schema.toml").read_text())["columns"]]
     assert names == ["age", "mood"]
 
@@ -704,9 +704,9 @@ def test_one_table_of_all_centers_is_split_by_a_column(tmp_path: Path, command) 
     ("column", "expected"),
     [
         ("Sites", "no column 'Sites'; the columns are"),
-        ("row", "column 'row' has 4 different values in 4 rows ('1', '2', '3' and 1 more); expected one for"),
-        ("gap", "all.csv, line 3: the column 'gap' is empty, so it is not known whose it is; fill it in"),
-        ("twin", "the centers 'a/b', 'A?b' in column 'twin' would be one file"),
+        ("row", "column 'row' has 4 different values in 4 rows ('1', '2', '3' and 1 more); expected"),
+        ("gap", "all.csv, line 3: the column 'gap' is empty, so the row's center is unknown. Fill it in"),
+        ("twin", "the centers 'a/b', 'A?b' in column 'twin' would share one file"),
     ],
 )
 def test_a_column_that_does_not_name_centers(tmp_path: Path, command, column: str, expected: str) -> None:
@@ -733,7 +733,7 @@ def test_archives_of_vectors(tmp_path: Path, command) -> None:
     assert "vectors" in printed and command("check", out)[0] == 0
     np.savez(tmp_path / "kiel.npz", vectors=rng.normal(size=(12, 4)))
     status, _, said = command("init", tmp_path, "--out", out, "--force")
-    assert status == 2 and "the archives call their vectors 'embeddings', 'vectors'" in said
+    assert status == 2 and "under different names: 'embeddings', 'vectors'" in said
     np.savez(tmp_path / "kiel.npz", images=np.zeros((12, 8, 8), dtype=np.uint8))
     status, _, said = command("init", tmp_path, "--out", out, "--force")
     assert status == 2 and "vectors at 'bonn', 'reference', 'test' and images at 'kiel'" in said

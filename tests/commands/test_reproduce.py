@@ -364,8 +364,8 @@ def test_mistakes_end_in_a_sentence(tmp_path, monkeypatch, capsys):
         "Known: 'full', 'small', 'tiny'": ["methods", "--scale", "smal"],
         "fedmt reproduce --list": [],
         "cifar-100-python is missing: unpack": ["lambda2", "--data", tmp_path],
-        "Or name the folder that holds the data by --data": ["lambda2", "--data", tmp_path],
-        "choose N by --seeds": ["lambda2", "--set", "seed=4"],
+        "Or give the folder that contains the data with --data": ["lambda2", "--data", tmp_path],
+        "Choose N with --seeds": ["lambda2", "--set", "seed=4"],
     }.items():
         monkeypatch.setattr(sys, "argv", ["fedmt", "reproduce", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:

@@ -371,8 +371,8 @@ def test_a_missing_key(error_of, text, header, key):
 @pytest.mark.parametrize(
     ("new", "key", "said"),
     [
-        ("", "per_class", "benchmark.per_class: missing; say how many"),
-        ("per_class = 2\nreference_share = 0.1", "reference_share", "keep one of the two"),
+        ("", "per_class", "benchmark.per_class: missing. Set the number"),
+        ("per_class = 2\nreference_share = 0.1", "reference_share", "Keep only one of the two"),
         ("reference_share = 1.5", "reference_share", "less than 1"),
         ("per_class = 2\ntest_per_class = 0", "test_per_class", "greater than or equal to 1"),
         ("per_class = 2\naugment_to = [[20, 40]]", "augment_to", "benchmark.samples sets"),
@@ -395,7 +395,7 @@ def test_what_a_benchmark_cannot_be(error_of, new, key, said):
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        ("[[500, 900], [200, 600]]", "[200, 600] stands after 500"),
+        ("[[500, 900], [200, 600]]", "[200, 600] comes after 500"),
         ("[[500, 400]]", "[500, 400] would fill"),
         ("[[500]]", "benchmark.augment_to.0.1"),
     ],
@@ -410,7 +410,7 @@ def test_rules_for_copies_that_make_no_sense(error_of, pairs, said):
     ("old", "new", "key", "said"),
     [
         ("rounds = 4", "rounds = 0", "training.rounds", "expected at least 1"),
-        ("rounds = 4", "momentum = 1.0", "training.momentum", "< 1"),
+        ("rounds = 4", "momentum = 1.0", "training.momentum", "less than 1"),
         ("rounds = 4", "learning_rate = nan", "training.learning_rate", "nan"),
         ("xi = 0.5", "xi = 2", "method.xi", "0 <= xi < 1"),
         ("xi = 0.5", "a = 0", "method.a", "more than 0"),
@@ -530,9 +530,9 @@ def with_aggregation(*lines: str, method: str = 'name = "fedmt"') -> str:
         (["name = 3"], "name = 3", "aggregation.name", "Known: 'fedavg'"),
         (['name = "fedprox"', "mu = -1"], "mu", "aggregation.mu", "expected"),
         (['name = "fedprox"', 'mu = "much"'], "mu", "aggregation.mu", "number"),
-        (["momentum = 1.0"], "momentum = 1.0", "aggregation.momentum", "< 1"),
+        (["momentum = 1.0"], "momentum = 1.0", "aggregation.momentum", "less than 1"),
         (['name = "fedadam"', "tau = 0"], "tau", "aggregation.tau", "more than 0"),
-        (['name = "fedyogi"', "beta_2 = 1.0"], "beta_2", "aggregation.beta_2", "< 1"),
+        (['name = "fedyogi"', "beta_2 = 1.0"], "beta_2", "aggregation.beta_2", "less than 1"),
         (["rate = -1"], "rate = -1", "aggregation.rate", "more than 0"),
         (['name = "fedbn"'], "fedbn", "aggregation.name", "set training.batch_norm = 'running'"),
     ],
@@ -564,9 +564,9 @@ def test_an_unknown_aggregation_option(error_of, tmp_path, lines, key, said):
 @pytest.mark.parametrize(
     ("method", "strategy", "training", "said"),
     [
-        ("single", "fedprox", "", "averages nothing; remove [aggregation]"),
-        ("single", "fedavg", "", "averages nothing; remove [aggregation]"),
-        ("fedtrans", "fedbn", 'batch_norm = "running"', "use another strategy"),
+        ("single", "fedprox", "", "averages nothing. Remove [aggregation]"),
+        ("single", "fedavg", "", "averages nothing. Remove [aggregation]"),
+        ("fedtrans", "fedbn", 'batch_norm = "running"', "se another strategy"),
         ("fedrep", "fedbn", "", "set training.batch_norm = 'running'"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_key_that_does_not_say_it_is_refused() -> None:
     class Forgotten(Config):
         noise: Noise = Noise()
 
-    with pytest.raises(TypeError, match=r"Forgotten.noise must say whether it Travels"):
+    with pytest.raises(TypeError, match=r"Forgotten.noise must declare whether it Travels"):
         check_marks(Forgotten)
 
     class Half(Section):
@@ -54,7 +54,7 @@ def test_a_key_that_does_not_say_it_is_refused() -> None:
     class Inside(Config):
         noise: Travels[Half | None] = None
 
-    with pytest.raises(TypeError, match=r"Half.clip must say whether it Travels"):
+    with pytest.raises(TypeError, match=r"Half.clip must declare whether it Travels"):
         check_marks(Inside)
 
 

@@ -270,7 +270,7 @@ def test_csv_of_a_partition_is_exact(tmp_path: Path) -> None:
         (";melanoma;nevus;wart\nmalignant;1;0;0\n", ["line 1", "separated by commas"]),
         (
             ",malignant,benign\nmelanoma,1,0\nnevus,0,1\nwart,0,1\n",
-            ["line 1", "'triage' stand across the top; turn the table"],
+            ["line 1", "'triage' are across the top. Transpose the table"],
         ),
         # A line end inside quotes: the line is that of the file, not the number of the record.
         ('"diagnosis\nby row",melanoma,nevus,wart\nmalignant,1,x,0\n', ["line 3", "'x' is not a number"]),
@@ -288,7 +288,7 @@ def test_a_bad_csv_names_file_and_line(tmp_path: Path, text: str, parts: list[st
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot read the corr"), (b"\xff\xfe\x00", "as 'CSV UTF-8'"), ("folder", "cannot read the corr")],
+    [(None, "cannot be read"), (b"\xff\xfe\x00", "as 'CSV UTF-8'"), ("folder", "cannot be read")],
 )
 def test_an_unreadable_csv_names_the_file(tmp_path: Path, content: bytes | str | None, said: str) -> None:
     path = tmp_path / "triage.csv"

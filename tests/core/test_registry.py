@@ -120,12 +120,12 @@ def test_what_is_given_by_its_place_is_imported_when_it_is_asked_for(folder: Pat
     [
         ("fedmtt", "no method 'fedmtt'. Did you mean 'fedmt'? Known: 'fedmt', 'single',"),
         (3, "no method 3. Known: 'fedmt', 'single'"),
-        (None, "or 'package.module:Name' of your own."),
+        (None, "or your own as 'package.module:Name'."),
         ("fedmt_test_own.py:Cautious:", "expected 'package.module:Name', for example 'my_module:Name'"),
         ("fedmt_test_absent:Cautious", "no module 'fedmt_test_absent', neither installed nor in"),
         ("fedmt_test_own:Cautios", "has no 'Cautios'. Did you mean 'Cautious'?"),
         ("fedmt_test_own:SIZE", "'SIZE' is of type int, expected a subclass of fedmt.methods.Method."),
-        ("fedmt_test_own:Signs", "'Signs' is no subclass of fedmt.methods.Method."),
+        ("fedmt_test_own:Signs", "'Signs' is not a subclass of fedmt.methods.Method."),
         ("fedmt_test_own:Lazy", "'Lazy' does not define 'center_round'"),
     ],
 )
@@ -199,10 +199,10 @@ def test_a_model_whose_method_is_elsewhere(folder: Path, monkeypatch: pytest.Mon
             "method.estimator=EM",
             "method.estimator: no estimator 'EM'. Known: 'counting', 'em', 'learnable', or",
         ),
-        ("method.estimator=fedmt_test_own:Signs", "'Signs' is no subclass of fedmt.estimators.Estimator."),
+        ("method.estimator=fedmt_test_own:Signs", "'Signs' is not a subclass of fedmt.estimators.Estimator."),
         ("method.estimator=3", "method.estimator: input should be a valid string"),
-        ("method.training=1", "method.training: goes into a table of its own, [training]"),
-        ("aggregation.training=1", "aggregation.training: goes into a table of its own, [training]"),
+        ("method.training=1", "method.training: this belongs in its own table, [training]"),
+        ("aggregation.training=1", "aggregation.training: this belongs in its own table, [training]"),
     ],
 )
 def test_mistakes_in_their_options(folder: Path, given: str, said: str) -> None:

@@ -161,7 +161,7 @@ def test_spaces_correspondences_and_named_tests() -> None:
     assert [c.correspondence for c in federation.centers if c.space == two] == [own] * 4
     assert [t.name for t in federation.tests] == ["here", "there", "odd"]
     assert federation.notes == (
-        "odd: no center labels in space 'three', so no model answers in it: left out.",
+        "odd: no center labels in space 'three', so no model predicts in it, and the test is left out.",
     )
 
 
@@ -204,7 +204,7 @@ BROKEN[4, 2] = np.inf
             r"3 of 6 labels are outside label space 'wanted', .* the first is y\[3\] = 3",
         ),
         ({"y": LABELS[:4]}, r"6 vectors but labels of shape \(4,\)"),
-        ({"y": np.eye(6)}, r"labels of shape \(6, 6\). Of scores or a one-hot table, take argmax"),
+        ({"y": np.eye(6)}, r"labels of shape \(6, 6\). For scores or a one-hot table, pass argmax"),
         (
             {"y": [0.0, 1.0] * 3},
             r"labels of dtype float64 \('float'\); expected class names, or integers from 0 to 2",
@@ -212,7 +212,7 @@ BROKEN[4, 2] = np.inf
         ({"y": ["a", None] * 3}, r"3 of 6 labels are missing, the first is y\[1\]"),
         ({"y": "diagnosis"}, "y is the text 'diagnosis'; expected the labels"),
         ({"y": None}, "the reference center needs labels"),
-        ({"reference": (ROWS, LABELS, "two", 1)}, r"a tuple of 4; expected \(x, y, space\)"),
+        ({"reference": (ROWS, LABELS, "two", 1)}, r"a tuple of length 4; expected \(x, y, space\)"),
         ({"centers": []}, "centers: expected a dictionary of at least one center"),
         (
             {"centers": {"Bonn": (ROWS, LABELS, "tow")}},
@@ -227,7 +227,7 @@ BROKEN[4, 2] = np.inf
             r"center 'Bonn': vectors of shape \(3,\), but the reference center has \(4,\)",
         ),
         ({"centers": {"Bonn": (GREY,)}}, r"center 'Bonn': vectors of shape \(6, 9, 8\) and dtype uint8"),
-        ({"centers": {"Bonn": (ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}}, "a tuple of 4"),
+        ({"centers": {"Bonn": (ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}}, "a tuple of length 4"),
         (
             {"centers": {"Bonn": CenterData(ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}},
             "Bonn': correspondence 'wanted' -> 'two': the matrix is 2 x 2, expected 2 x 3",
@@ -239,12 +239,12 @@ BROKEN[4, 2] = np.inf
         ({"centers": {3: (ROWS,)}}, "center '3': its name is 3; expected text"),
         (
             {"centers": {"Bonn": pd.DataFrame(ROWS)}},
-            "center 'reference': arrays, but center 'Bonn' has a data frame",
+            "center 'reference': this is an array, but center 'Bonn' has a data frame",
         ),
         ({"reference": (pd.DataFrame(ROWS), "diagnosis")}, "the frame has no column 'diagnosis'"),
         ({"reference": Listed([])}, "the Dataset is empty"),
         ({"reference": Listed([(1, 2, 3)])}, r"items of the Dataset have \[3\] parts; expected \(x, y\)"),
-        ({"reference": (Streamed(), LABELS)}, r"a Dataset of \(x, y\) and labels next to it"),
+        ({"reference": (Streamed(), LABELS)}, r"both a Dataset of \(x, y\) and separate labels"),
         ({"wanted": "for"}, "wanted: label space 'for' is not in `spaces`"),
         ({"test": (ROWS,)}, "test 'test 1': a test needs labels"),
         ({"input": "image"}, "input: no input 'image'. Did you mean 'images'"),
@@ -293,7 +293,7 @@ def test_files_of_arrays(tmp_path: Path) -> None:
     assert torch.equal(found.labels["wanted"], reference.labels)
     with pytest.raises(FedmtError, match="no labels in label space 'two'"):
         read_arrays(path, LabelSpace("two", ["p"]))
-    with pytest.raises(FedmtError, match=r"no such file.*moved"):
+    with pytest.raises(FedmtError, match=r"does not exist.*moved"):
         read_arrays(tmp_path / "b.safetensors", None)
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(FedmtError, match="damaged"):

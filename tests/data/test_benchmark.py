@@ -113,7 +113,7 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     assert "malignant dermal (4), malignant epidermal (0);" in left_out
     assert "a class needs 7 samples" in left_out  # 3 to test, 1 + 3 for the centers
     assert sampled == "Sampled down (at_most): inflammatory 18 of 37."
-    assert "benign dermal 17 + 7; inflammatory 18; malignant melanoma 9 + 21. In all 44 + 28" in copies
+    assert "benign dermal 17 + 7; inflammatory 18; malignant melanoma 9 + 21. In total 44 + 28" in copies
 
 
 def found(source: SampleSet, name: str) -> list[str]:
@@ -177,7 +177,7 @@ wanted = "three"
 spaces = {{ three = 1 }}
 per_class = 1
 """
-    with pytest.raises(FedmtError, match=r"benchmark\.test: space 'three' has other classes than in"):
+    with pytest.raises(FedmtError, match=r"benchmark\.test: space 'three' has different classes than in"):
         load(skin, text)
 
 

@@ -62,7 +62,7 @@ def test_folder_outside_the_space_is_named_with_the_nearest(tmp_path: Path) -> N
 def test_no_class_folders(tmp_path: Path) -> None:
     write(tmp_path / "a.png")
     message = error_of(tmp_path)
-    assert "no class folders" in message and "no label space" in message
+    assert "no class folders" in message and "do not name a label space" in message
     assert len(read_folder(tmp_path, OPTIONS, labelled=False)) == 1
 
 
@@ -117,13 +117,14 @@ def test_files_of_other_kinds_are_counted(tmp_path: Path, labelled: bool) -> Non
     assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == ()
     (tmp_path / "stray.nii").touch()
     (tmp_path / "nevus" / ".hidden.nii").touch()
-    said = "1 file of another kind was passed over (.nii); convert what is an image among them, to PNG say."
+    kind = "1 file of another kind was skipped (.nii)."
+    said = f"{kind} If any of them are images, convert them, for example to PNG."
     assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == (f"{tmp_path}: {said}",)
     (tmp_path / "nevus" / "more").mkdir()
     for name in ("b.jp2", "more/c.NII", "more/IM0001"):
         (tmp_path / "nevus" / name).touch()
     [note] = read_folder(tmp_path, OPTIONS, labelled=labelled).notes
-    assert "4 files of other kinds were passed over (.nii, no ending, .jp2)" in note
+    assert "4 files of other kinds were skipped (.nii, no ending, .jp2)" in note
     for number in range(10):
         (tmp_path / "nevus" / f"1.2.840.{number}").touch()
     assert "14 files" in (note := read_folder(tmp_path, OPTIONS, labelled=labelled).notes[0])
@@ -135,7 +136,7 @@ def test_a_folder_of_other_kinds_alone_says_so(tmp_path: Path, labelled: bool) -
     (tmp_path / "nevus").mkdir()
     (tmp_path / "nevus" / "a.nii").touch()
     message = error_of(tmp_path, labelled=labelled)
-    assert "no images" in message and message.endswith("to PNG say.") and "(.nii)" in message
+    assert "no images" in message and message.endswith("for example to PNG.") and "(.nii)" in message
 
 
 def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,4 +177,4 @@ def test_twelve_bit_images_are_noted(tmp_path: Path) -> None:
     for name, value in (("a", 4095), ("b", 300)):
         Image.fromarray(np.full((4, 4), value, dtype=np.uint16)).save(tmp_path / f"{name}.png")
     [note] = read_folder(tmp_path, OPTIONS, labelled=False).notes
-    assert note.startswith(f"{tmp_path}: its 16-bit images use values up to 4095 only (2 looked at)")
+    assert note.startswith(f"{tmp_path}: its 16-bit images only use values up to 4095 (2 files checked)")

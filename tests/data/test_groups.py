@@ -205,7 +205,8 @@ def test_classes_with_too_few_groups_are_left_out_with_their_numbers() -> None:
     test, train = set_aside(every, "f", 2, 0)
     train, test, (note,) = prepare(train, test, spec, 0)
     assert note == (
-        "Left out of 'f' for too few groups: c (2); a class needs 3 groups, for the test, the reference "
+        "Left out of 'f' because of too few groups: c (2); a class needs 3 groups, for the test, the "
+        "reference "
         "center and the other centers."
     )
     assert train.spaces["f"].classes == test.spaces["f"].classes == ("a", "b")
@@ -267,7 +268,7 @@ def test_a_benchmark_of_a_manifest_by_patient(cases: Path) -> None:
     assert sum(map(len, seen)) == 30 and sum(map(len, places)) == 90
     assert overlaps(federation) == []
     assert any(
-        n.startswith("Groups are kept whole, so the test has other numbers than asked for: ") for n in notes
+        n.startswith("Groups are kept whole, so the test has other numbers than requested: ") for n in notes
     )
     assert not any("Mustermann" in note for note in notes)
 
@@ -299,7 +300,7 @@ def test_a_group_column_that_is_not_read_is_refused(tmp_path: Path) -> None:
         "[benchmark]\ndata = {source = 'fashion_mnist', group_column = 'patient'}\nwanted = 'garment'\n"
         "spaces = {department = 1}\nper_class = 1\n"
     )
-    with pytest.raises(FedmtError, match="group_column: source 'fashion_mnist' does not know of groups"):
+    with pytest.raises(FedmtError, match="group_column: source 'fashion_mnist' does not support groups"):
         build_federation(load_config(config))
 
 
@@ -320,7 +321,8 @@ def test_shared_groups_are_told(make_federation: Any) -> None:
     found = overlaps(Federation(federation.wanted, one, tuple(others), tests))
     assert len(found) == 2
     assert found[0].startswith(
-        "test: of its 125 groups some are also trained on, which flatters its accuracy: 7 at 'center-3'."
+        "test: some of its 125 groups are also used for training, which inflates its accuracy: "
+        "7 at 'center-3'."
     )
     assert found[1] == "Groups of the same name at two centers: 5 of 'center-1' and 'center-2'."
     assert overlaps(Federation(federation.wanted, one, tuple(others[:1]), tests)) == []

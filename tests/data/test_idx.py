@@ -69,7 +69,7 @@ def test_mnist_folder_without_the_files(tmp_path: Path) -> None:
         (b"", "not an IDX file of images"),
         (idx(LABELS), "begins with 00000801, expected 00000803"),
         (idx(IMAGES)[:10], "truncated within its header"),
-        (idx(IMAGES)[:-1], "truncated: its header promises 4 x 5 x 6 = 120 values, it has 119"),
+        (idx(IMAGES)[:-1], "truncated: its header states 4 x 5 x 6 = 120 values, but it has 119"),
         (idx(IMAGES) + b"x", "too long"),
         (idx(IMAGES[:0]), "no images"),
         (gzip.compress(idx(IMAGES), mtime=0)[:-20], "truncated or damaged gzip"),
@@ -91,5 +91,5 @@ def test_bad_labels(files: tuple[Path, Path]) -> None:
     with pytest.raises(FedmtError, match=r"label 3 is 3, outside label space 'digit', which has 3 classes"):
         read_idx(*files, OPTIONS, SPACE)
     files[1].unlink()
-    with pytest.raises(FedmtError, match="cannot read the labels"):
+    with pytest.raises(FedmtError, match="labels cannot be read"):
         read_idx(*files, OPTIONS, SPACE)

@@ -96,7 +96,7 @@ def test_bad_tables(tmp_path: Path, text: str | bytes, said: str) -> None:
 
 
 def test_no_table(tmp_path: Path) -> None:
-    with pytest.raises(FedmtError, match=r"absent\.csv: cannot read"):
+    with pytest.raises(FedmtError, match=r"absent\.csv: the table cannot be read"):
         read_manifest(tmp_path / "absent.csv", ImageOptions())
 
 
@@ -133,7 +133,7 @@ def test_images_listed_again_are_counted(tmp_path: Path, label_column: str | Non
     text = "image,label\nimages/a.png,nevus\nimages/b.png,nevus\n"
     assert read(tmp_path, text, label_column=label_column).notes == ()
     found = read(tmp_path, text + "images/a.png,nevus\n", label_column=label_column)
-    said = "1 line repeats an image listed above, which counts again; remove what is not meant."
+    said = "1 line repeats an image listed above, which then counts again. Remove unintended repetitions."
     assert len(found) == 3 and found.notes == (f"{tmp_path / 'berlin.csv'}: {said}",)
     again = read(tmp_path, text + 2 * "images/a.png,nevus\n", label_column=label_column)
     assert "2 lines repeat an image" in again.notes[0]
@@ -143,7 +143,7 @@ def test_images_listed_again_are_counted(tmp_path: Path, label_column: str | Non
 def test_twelve_bit_images_are_noted(tmp_path: Path, label_column: str | None) -> None:
     Image.fromarray(np.full((4, 4), 4095, dtype=np.uint16)).save(tmp_path / "images" / "a.png")
     [note] = read(tmp_path, "image,label\nimages/a.png,nevus\n", label_column=label_column).notes
-    assert "berlin.csv: its 16-bit images use values up to 4095 only" in note
+    assert "berlin.csv: its 16-bit images only use values up to 4095" in note
 
 
 def test_a_name_alone_is_found_below_where_there_is_one_file_of_it(tmp_path: Path) -> None:

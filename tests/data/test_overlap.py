@@ -21,6 +21,6 @@ def test_a_test_that_is_trained_on_and_centers_that_share_images(make_federation
     shared[5:9] = one.images[:4]
     found = overlaps(replace(federation, tests=tests, centers=(one, two, replace(three, values=shared))))
     assert len(found) == 2  # the tests in other spaces have the same images
-    assert found[0].startswith("test: of its 500 images some are also trained on")
+    assert found[0].startswith("test: some of its 500 images are also used for training")
     assert found[0].endswith(": 7 at 'reference', 1 at 'center-2'.")
     assert found[1] == "Images that two centers have: 4 of 'center-1' and 'center-3'."

@@ -129,7 +129,7 @@ def test_a_subset_of_spaces_that_cut_across() -> None:
 def test_a_subset_needs_another_space() -> None:
     data = selection([3, 3])
     alone = Selection(data.positions, {"fine": data.labels["fine"]}, {"fine": data.spaces["fine"]})
-    with pytest.raises(FedmtError, match=r"benchmark\.subset.*'fine' alone"):
+    with pytest.raises(FedmtError, match=r"benchmark\.subset.*has only 'fine'"):
         first_classes(alone, "fine", 1)
 
 
@@ -189,9 +189,10 @@ def test_what_is_left_out_is_said() -> None:
     test, train = set_aside(data, "fine", 5, 0)
     _, _, notes = prepare(train, test, spec(test_per_class=5), 0)
     assert notes == (
-        "Left out of 'fine' for too few samples: f2 (2), f3 (0); a class needs 8 samples, 5 of them for the "
+        "Left out of 'fine' because of too few samples: f2 (2), f3 (0); a class needs 8 samples, 5 of them "
+        "for the "
         "test, so that the reference center and each of 2 centers have one.",
-        "Left out of 'coarse', where no wanted class is left: c1.",
+        "Left out of 'coarse', because no wanted class is left: c1.",
     )
 
 

@@ -46,7 +46,7 @@ def test_a_feature_cannot_be_a_group_too(tmp_path: Path) -> None:
     ):
         read_source(spec, VectorSpec(columns=["x1", "patient"]), KIND, "center 'a'")
     options = TableSpec(schema=schema(tmp_path / "a.csv", {"label", "coarse"}))
-    with pytest.raises(FedmtError, match=r"a.csv: the schema lists 'patient' as a feature, but the config"):
+    with pytest.raises(FedmtError, match=r"a.csv: the schema lists 'patient' as a feature, but in the"):
         read_source(spec, options, KIND, "center 'a'")
     options = TableSpec(schema=schema(tmp_path / "a.csv", {"label", "coarse", "patient"}))
     assert read_source(spec, options, KIND, "center 'a'").samples.shape == (3, 2)

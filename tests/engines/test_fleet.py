@@ -491,7 +491,7 @@ def test_a_replay_that_does_not_learn_is_noticed(make_federation, make_model, mo
     learn = FlatModel.update
     for steps in (0, 2):  # none, or each twice
         monkeypatch.setattr(FlatModel, "update", lambda *a, n=steps: [learn(*a) for _ in range(n)])
-        with pytest.raises(Uncapturable, match="replayed steps move the weights otherwise"):
+        with pytest.raises(Uncapturable, match="replayed steps move the weights differently"):
             capture_here(engine, job, monkeypatch)
 
 

@@ -349,7 +349,7 @@ def test_a_private_center_counts_rounds_that_are_asked_for_again(make_private, t
 def test_a_private_center_refuses_what_would_break_it(make_private, make, tmp_path) -> None:
     """Whatever the coordinator's plan says, and with a reason that tells nothing of the data."""
     path, files = make(center=PRIVATE)
-    with pytest.raises(FedmtError, match=r"center-1.* cannot keep it: .*training.batch_norm: 'static'"):
+    with pytest.raises(FedmtError, match=r"center-1.* cannot be guaranteed: .*training.batch_norm: 'static'"):
         coordinate(InProcessGrid(files), load_config(path), tmp_path / "one")
     for key in ("share_metrics", "share_prior", "share_correspondence"):
         _, files = make_private(center=f"{key} = true\n{PRIVATE}")
@@ -367,12 +367,12 @@ def test_a_private_center_sends_no_statistics_though_asked(make_private, tmp_pat
     question = wire.message(facts, weights=wire.to_bytes(wire.tensors_of(sent, "weights")))
     grid.push_messages([Message(question, node, "query.statistics")])
     answer = wire.facts_of(grid.seen[-1][3])
-    assert "does not let out statistics" in answer["problem"] and "samples" not in answer
+    assert "does not allow statistics" in answer["problem"] and "samples" not in answer
 
 
 def test_the_coordinator_can_ask_every_center_for_privacy(make_private, tmp_path) -> None:
     asked = "[privacy]\nepsilon = 2\ndelta = 1e-3\n"
-    for center, wrong in (("", "its center.toml has none"), (PRIVATE, "epsilon 4 .* asks for at most 2")):
+    for center, wrong in (("", "its center.toml has none"), (PRIVATE, "epsilon 4 .* requires at most 2")):
         path, files = make_private(center=center)
         path.write_text(path.read_text() + asked)
         with pytest.raises(FedmtError, match=f"center-1.*{wrong}"):
@@ -857,7 +857,7 @@ def test_a_prior_leaves_its_center_by_choice_alone(make, tmp_path) -> None:
 
 def test_the_coordinator_takes_no_other_prior(make, tmp_path) -> None:
     path, files = make(rounds=1)
-    odd, alone = "its estimated prior is not a share for each wanted class", "without its number of samples"
+    odd, alone = "prior does not have one share per wanted class", "without its number of samples"
     lies = {
         101: ({"prior": torch.full((9,), 1 / 9), "size": torch.tensor(20)}, odd),
         102: ({"prior": torch.full((10,), float("nan")), "size": torch.tensor(20)}, odd),
@@ -950,8 +950,8 @@ def test_another_version_or_network(make, tmp_path, monkeypatch) -> None:
 
     for number, (said, reason) in enumerate(
         [
-            ({"version": "0.0.9"}, "it runs fedmt 0.0.9, the coordinator"),
-            ({"model": "abc"}, "model 'small_cnn' has other weights there than here"),
+            ({"version": "0.0.9"}, "it runs fedmt 0.0.9, but the coordinator"),
+            ({"model": "abc"}, "model 'small_cnn' has different weights there"),
             ({"shape": [3, 28, 28]}, "its images have shape [3, 28, 28]"),
             ({"space": None}, "it has no labels, but the federation's config gives it labels"),
             ({"problem": "its data has a problem"}, "its data has a problem"),
@@ -1020,7 +1020,7 @@ def test_what_data_say_of_themselves_is_in_the_centers_log(make, tmp_path, caplo
     files[101].write_text(text.replace("center-1.npz", "scans"))
     grid = InProcessGrid(files)
     coordinate(grid, load_config(path), tmp_path / "out")
-    said = [r.getMessage() for r in caplog.records if "passed over (.nii)" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "skipped (.nii)" in r.getMessage()]
     assert len(said) == 1  # in the check, not with every message
     assert all("nii" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
 
@@ -1129,7 +1129,7 @@ def spoiled(name: str, tensor: Callable[[str, torch.Tensor], torch.Tensor], **fa
     ("value", "facts", "said"),
     [
         (1e30, {}, "a variance of 1e+30"),
-        (None, {"samples": 10**9}, "it says that it has 1000000000 samples"),
+        (None, {"samples": 10**9}, "it reports 1000000000 samples"),
     ],
 )
 def test_absurd_statistics_are_left_out_and_named(make, tmp_path, value, facts, said) -> None:
@@ -1165,7 +1165,7 @@ def test_samples_are_fixed_at_the_check_and_recorded(make, tmp_path) -> None:
             return Message(wire.message({**facts, "samples": 10**9}), reply_to=message)
         return reply
 
-    assert "Center 'center-2': it says that it has 1000000000 samples" in stopped(
+    assert "Center 'center-2': it reports 1000000000 samples" in stopped(
         InProcessGrid(files, boasting), path, tmp_path / "at once"
     )
 
@@ -1194,7 +1194,7 @@ def test_a_lost_state_folder(make, tmp_path) -> None:
 
     coordinate(InProcessGrid(files, handle), load_config(path), tmp_path / "flower")
     records = [m["centers"] for m in RunFolder(tmp_path / "flower").metrics()]
-    assert "what it kept of round 1 is gone" in records[2]["center-1"]["left_out"]
+    assert "its memory of round 1 is missing" in records[2]["center-1"]["left_out"]
     assert records[3]["center-1"].keys() == {"update_norm", "update_cosine"}
 
 
@@ -1274,9 +1274,9 @@ def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:
     assert memory.load(6)["correspondence"][0, 0] == 6
     kept = sorted(p.name for p in memory.folder.iterdir())
     assert kept == [f"round-00000{n}.safetensors" for n in (3, 4, 5, 6)]  # as far back as may be asked for
-    with pytest.raises(FedmtError, match="what it kept of round 2 is gone"):
+    with pytest.raises(FedmtError, match="its memory of round 2 is missing"):
         memory.load(2)
-    with pytest.raises(FedmtError, match="of another center, run or round"):
+    with pytest.raises(FedmtError, match="belongs to another center, run or round"):
         Memory(tmp_path, "ab" * 8, "Lyon").load(6)
     (memory.folder / "round-000006.safetensors").write_bytes(b"cut")
     with pytest.raises(FedmtError, match="is damaged"):
@@ -1340,5 +1340,5 @@ def test_a_center_that_lost_the_frozen_backbone_is_sent_it_again(make, tmp_path)
     grid = InProcessGrid(files, handle)
     coordinate(grid, load_config(path), tmp_path / "flower")
     metrics = RunFolder(tmp_path / "flower").metrics()
-    assert "gone from its state folder" in metrics[2]["centers"]["center-1"]["left_out"]
+    assert "missing from its state folder" in metrics[2]["centers"]["center-1"]["left_out"]
     assert "left_out" not in metrics[3]["centers"]["center-1"]

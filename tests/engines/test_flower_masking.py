@@ -305,7 +305,7 @@ def test_three_rounds_without_a_sum_stop_the_run(make, tmp_path) -> None:
     path, grid = make(training='batch_norm = "static-reference"', rounds=4)
     vanishing(grid, {("train", number): ["center-2", "center-3"] for number in (1, 2, 3)})
     with pytest.raises(
-        FedmtError, match="no sum of the updates in 3 rounds: 2 masked updates arrived, and the"
+        FedmtError, match="the updates could not be summed in 3 rounds: 2 masked updates arrived, but the"
     ):
         coordinate(grid, load_config(path), tmp_path / "flower")
 
@@ -336,9 +336,7 @@ def test_a_coordinator_cannot_invent_a_peer(make, keys, tmp_path) -> None:
     prints = keys[1]
     peers = {**{name: prints[name] for name in NAMES}, "center-4": prints["Mallory"]}
     path, grid = make(training='batch_norm = "static-reference"', peers=peers, rounds=3)
-    with pytest.raises(
-        FedmtError, match="'center-1': the key that is said to be that of 'center-4' was not signed"
-    ):
+    with pytest.raises(FedmtError, match="'center-1': the key claimed for 'center-4' was not signed"):
         coordinate(grid, load_config(path), tmp_path / "flower")
     assert not [1 for kind, *_ in grid.seen if kind == "query.reveal"]
 
@@ -348,7 +346,7 @@ def test_a_center_with_peers_sends_nothing_unmasked(make, tmp_path) -> None:
     path, grid = make(rounds=1)
     path.write_text(path.read_text().replace("secure_aggregation = true", ""))
     with pytest.raises(
-        FedmtError, match=r"Center 'center-1': its center.toml has \[peers\], so it sends masked"
+        FedmtError, match=r"Center 'center-1': its center.toml has \[peers\], so it sends only masked"
     ):
         coordinate(grid, load_config(path), tmp_path / "flower")
     for file in grid.files.values():
@@ -395,7 +393,7 @@ def test_seeds_are_revealed_once(make, tmp_path) -> None:
 
     grid.handle = handle
     coordinate(grid, load_config(path), tmp_path / "flower")
-    assert len(refused) == 8 and all("revealed its seeds before" in why for why in refused)
+    assert len(refused) == 8 and all("already revealed its seeds" in why for why in refused)
 
 
 @pytest.mark.parametrize(
@@ -409,10 +407,10 @@ def test_seeds_are_revealed_once(make, tmp_path) -> None:
             "method.average needs each center's estimated correspondence",
         ),
         ({"deployment": "threshold = 2"}, "expected at least 3 for 4 centers"),
-        ({"deployment": "threshold = 5"}, "at most the 4 that take part"),
-        ({"training": "participation = 0.5"}, "at most the 2 that take part"),
+        ({"deployment": "threshold = 5"}, "at most 4, the number that take part"),
+        ({"training": "participation = 0.5"}, "at most 2, the number that take part"),
         ({"center": "share_metrics = true"}, "share_metrics = true, which secure aggregation excludes"),
-        ({"center": "threshold = 4"}, "its threshold is 4, and the coordinator's deployment.threshold is 3"),
+        ({"center": "threshold = 4"}, "its threshold is 4, but the coordinator's deployment.threshold is 3"),
         ({"peers": {}}, r"needs `key` and \[peers\]"),
         ({"deployment": "", "samples": 200}, "deployment.max_samples"),
     ],

@@ -276,7 +276,7 @@ def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
     assert len(RunFolder(folder / "killed").metrics()) < 3
     deployment.start_superlink()
     said = finished(deployment.start_run(folder / "app", federation, folder / "killed", "run-again"))
-    assert "Going on after round 1 of 2." in said
+    assert "Continuing after round 1 of 2." in said
     assert_same(folder / "killed", folder / "killed-local")
 
 

@@ -387,7 +387,7 @@ def test_a_forged_answer_is_left_out(federation, signer) -> None:
     """Another node pushes it under Berlin's id: with Berlin's signature of something else, or its own."""
     change(federation, "Berlin", scaled, signer=signer)
     found = left_out(federation.run())
-    assert found == {"Berlin": "its answer is not signed by its own key, or was changed on its way"}
+    assert found == {"Berlin": "its answer is not signed with its own key, or it was changed in transit"}
     assert federation.audit("left out")[0]["center"] == "Berlin"
 
 
@@ -403,7 +403,7 @@ def test_an_answer_cannot_be_played_again(federation) -> None:
                 content[name] = kept[0][name]
 
     change(federation, "Berlin", replay, rounds=(1, 2), signer="")
-    assert "not signed by its own key" in left_out(federation.run())["Berlin"]
+    assert "not signed with its own key" in left_out(federation.run())["Berlin"]
 
 
 def test_a_signature_covers_every_part(federation) -> None:
@@ -433,14 +433,14 @@ def tensors(name: str, dtype: torch.dtype) -> Callable[[dict[str, Any], RecordDi
 MALFORMED: dict[str, tuple[Callable[[dict[str, Any], RecordDict], None], str]] = {
     "samples": (put(samples=10**400), "a message with a number of 401 digits"),
     "a share": (put(metrics={"confident_share": 10**400}), "a message with a number of 401 digits"),
-    "a text for a number": (put(samples="many"), "it says that it has 'many' samples"),
-    "a list for a number": (put(samples=[[]]), "it says that it has [[]] samples"),
+    "a text for a number": (put(samples="many"), "it reports 'many' samples"),
+    "a list for a number": (put(samples=[[]]), "it reports [[]] samples"),
     "not a number": (put(samples=float("nan")), "a message with NaN for a number"),
-    "deep": (deep, "a message whose facts are nested too deep"),
+    "deep": (deep, "a message whose facts are nested too deeply"),
     "long": (put(abstained="x" * (wire.LONGEST + 1)), "characters long"),
     "float8": (tensors("update", torch.float8_e4m3fn), "has tensors of type torch.float8_e4m3fn"),
     "shared float8": (tensors("shared", torch.float8_e4m3fn), "has tensors of type torch.float8_e4m3fn"),
-    "no table": (lambda f, c: c.__setitem__("facts", ConfigRecord({"json": "[1]"})), "facts are no table"),
+    "no table": (lambda f, c: c.__setitem__("facts", ConfigRecord({"json": "[1]"})), "facts are not a table"),
     "no facts": (lambda f, c: c.__setitem__("facts", ConfigRecord({"text": "{}"})), "without facts"),
     "no tensors": (lambda f, c: c.__setitem__("update", ConfigRecord({"a": 1})), "that is not fedmt's"),
     "metrics": (put(metrics={"losses": {"loss": {}}}), "one of its losses is {}"),
@@ -471,7 +471,7 @@ def test_an_answer_that_nobody_thought_of_is_left_out(federation, monkeypatch) -
         return own(engine, center, found)
 
     monkeypatch.setattr(FlowerEngine, "_shared", raising)
-    assert left_out(federation.run()) == {"Berlin": "its answer cannot be taken (ZeroDivisionError)"}
+    assert left_out(federation.run()) == {"Berlin": "its answer cannot be accepted (ZeroDivisionError)"}
 
 
 @pytest.mark.parametrize("name", ["samples", "deep", "not a number", "float8"])
@@ -585,7 +585,7 @@ def test_a_message_that_is_not_fedmts_is_answered_without_a_word_of_why(federati
     context = Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={})
     reply = center_app.app(message, context)
     said = wire.facts_of(reply.content)
-    assert said["center"] == "Berlin" and said["problem"].endswith(("log says why", "log names"))
+    assert said["center"] == "Berlin" and said["problem"].endswith(("for the reason", "own log"))
 
 
 def test_data_that_change_between_rounds(federation, caplog) -> None:
@@ -602,7 +602,7 @@ def test_data_that_change_between_rounds(federation, caplog) -> None:
     records = federation.run()
     assert records[1]["Berlin"].keys() == {"update_norm", "update_cosine"}
     assert left_out(records) == {"Berlin": "its data have changed since the run began"}
-    assert "Bring them back to go on" in caplog.text
+    assert "Restore them to continue" in caplog.text
 
 
 # -- what a plan may name -----------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_a_network_that_looks_at_its_values_is_refused():
     work = LocalWork(lambda x, _: x, lambda z, s, t: {"loss": z.sum()}, {"index": torch.zeros(2, 1)}, {}, 1.0)
     model = Looking()
     values = {k: p.detach() for k, p in model.named_parameters()}
-    with pytest.raises(FedmtError, match="does not allow gradients of single records"):
+    with pytest.raises(FedmtError, match="does not support gradients of single records"):
         clipped_sum(record_loss(model, work, {}), values, torch.ones(2, 1, 3), work.steps, 1.0)
 
 

@@ -82,7 +82,7 @@ def test_a_bound_on_the_samples_that_is_far_too_large_is_noted(make_federation) 
     wide = Summing(threshold=2, max_samples=65_536)
     assert precision_notes(wide, federation, False) == precision_notes(None, federation, True) == ()
     (note,) = precision_notes(wide, federation, True)
-    assert f"max_samples is 65,536, and the largest center has {largest:,} samples" in note
+    assert f"max_samples is 65,536, but the largest center has {largest:,} samples" in note
     # And it is so: the same update, in the layouts of both bounds.
     coarse, fine = (
         Layout((Entry("x", (1,), 3),), 4, Summing(2, most).heaviest).encode({"x": np.float32([0.1])}, largest)

@@ -230,7 +230,7 @@ def error_of(path: Path, **options: Any) -> str:
 def test_several_frames_are_refused(tmp_path: Path) -> None:
     data = dataset(np.zeros((4, 6), np.uint8), 8, NumberOfFrames=3)
     data.PixelData = bytes(3 * 24)
-    assert "it has 3 frames, and a sample is one image" in error_of(write(tmp_path / "a.dcm", data))
+    assert "it has 3 frames, but a sample is one image" in error_of(write(tmp_path / "a.dcm", data))
 
 
 def test_no_pixels(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "short.dcm").write_bytes(whole[:-200])
     assert "its pixels cannot be decoded" in error_of(tmp_path / "short.dcm")
     (tmp_path / "other.dcm").write_bytes(b"GIF89a" + bytes(300))
-    assert "it is no DICOM file" in error_of(tmp_path / "other.dcm")
+    assert "it is not a DICOM file" in error_of(tmp_path / "other.dcm")
     (tmp_path / "bad.dcm").write_bytes(whole[:200] + SECRET.encode() + whole[200:400])
     error_of(tmp_path / "bad.dcm")
 
@@ -314,7 +314,7 @@ def test_files_without_the_ending_are_told_in_folders_and_read_where_they_are_na
     found, others = files_below(tmp_path)
     assert [path.name for path in found] == ["a.dcm"]
     assert passed_over(others).endswith(
-        "DICOM files are read where their names end in .dcm; rename 2 that do not."
+        "DICOM files are read only if their names end in .dcm. Rename the 2 that do not."
     )
     assert np.array_equal(read(tmp_path / "IM000001"), values[None])
 

@@ -125,7 +125,7 @@ def test_files_keep_everything(tmp_path: Path) -> None:
     assert Schema.read(tmp_path / "schema.toml") == schema
     input = Tables.by(schema)
     assert from_json(json.loads(json.dumps(to_json(input)))) == input
-    with pytest.raises(FedmtError, match=r"schema.toml: not the statistics of a table; `fedmt schema --stat"):
+    with pytest.raises(FedmtError, match=r"schema.toml: these are not the statistics of a table. `fedmt"):
         Statistics.from_json(tmp_path / "schema.toml")
     (tmp_path / "schema.toml").write_text('[[columns]]\nname = "a"\ntype = "number"\n')
     with pytest.raises(FedmtError, match=r"'columns.0.type'.*'numeric' or 'categorical'"):
@@ -199,7 +199,7 @@ def test_data_frames() -> None:
 
 def test_a_missing_schema_names_the_command(config: Path, command) -> None:
     status, _, said = command("check", config)
-    assert status == 2 and "there is no such schema. `fedmt schema federation.toml` makes it" in said
+    assert status == 2 and "this schema does not exist. `fedmt schema federation.toml` makes it" in said
     config.write_text(CONFIG.replace('schema = "schema.toml"', ""))
     status, _, said = command("check", config)
     assert status == 2 and 'set [tables] schema = "schema.toml"' in said
@@ -212,7 +212,7 @@ def test_from_tables_to_a_report(config: Path, command) -> None:
     assert "2 numeric and 1 categorical columns become 5 features" in said + error
     assert "identifiers" in said + error and "'patient'" in said + error
     status, _, error = command("schema", config)
-    assert status == 2 and "schema.toml is there already" in error
+    assert status == 2 and "schema.toml already exists" in error
     status, said, error = command("check", config)
     assert status == 0, error
     assert "Rows 5; mlp" in said

@@ -113,7 +113,7 @@ def test_views_do_not_look_at_other_rows_and_mind_the_table() -> None:
     off = TokenDropout(dropout=0.0).on(input)
     assert (off.weak_numbers, off.strong_numbers) == (0, 0)
     assert torch.equal(off.strong(samples, samples, uniforms[:, :0]), input.plain(samples))
-    with pytest.raises(FedmtError, match=r"augmentation.dropout: 1.0 given, expected 0 <= it < 1"):
+    with pytest.raises(FedmtError, match=r"augmentation.dropout: 1.0 given, expected .* less than 1"):
         TokenDropout(dropout=1.0)
 
 

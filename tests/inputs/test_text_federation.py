@@ -132,7 +132,7 @@ def test_predict_reads_tables_and_lines(config, tmp_path: Path, command) -> None
         rows[3]["error"]
         == f"{lines}, line 5: no word in it; expected at least one word of two letters or more."
     )
-    assert "blank lines were passed over: 1." in told
+    assert "blank lines were skipped: 1." in told
     asked = tmp_path / "asked.csv"
     asked.write_text('question,number\n"{}",1\n"{}",2\n'.format(*ASKED[:2]))
     status, said, told = command("predict", tmp_path / "run", asked)
@@ -141,7 +141,7 @@ def test_predict_reads_tables_and_lines(config, tmp_path: Path, command) -> None
     (tmp_path / "one.csv").write_text(f'question\n"{ASKED[0]}"\n')  # the only column needs no name
     assert command("predict", tmp_path / "run", tmp_path / "one.csv")[0] == 0
     status, _, told = command("predict", tmp_path / "run", "SAMPLES")  # copied from "Next: fedmt predict …"
-    assert status == 2 and "SAMPLES stands for your own files: name the texts to predict." in told
+    assert status == 2 and "SAMPLES is a placeholder for your own files. Name the texts to predict." in told
     status, said, _ = command("predict", tmp_path / "run", asked, "--column", "question", "--space", "coarse")
     assert status == 0 and [row["class_1"] for row in csv.DictReader(said.splitlines())] == ["card", "travel"]
     status, _, told = command("predict", tmp_path / "run", tmp_path)
@@ -201,7 +201,7 @@ def test_a_center_that_is_hashed_otherwise_does_not_fit(config) -> None:
 
     federation, _ = build_federation(load_config(config()))
     other = replace(federation.centers[0], input=replace(federation.input, features=64))
-    with pytest.raises(FedmtError, match=r"'Bonn' has texts of shape \(2, 8\) in 64 buckets, the reference"):
+    with pytest.raises(FedmtError, match=r"'Bonn' has texts of shape \(2, 8\) in 64 buckets, but the"):
         replace(federation, centers=(other,))
 
 

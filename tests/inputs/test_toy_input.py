@@ -154,7 +154,7 @@ def test_an_input_must_have_a_name_for_its_table(config, tmp_path: Path) -> None
     toy.write_text(toy.read_text().replace('name = "points"', 'name = "model"'))
     (tmp_path / "fedmt_toy_two.py").write_text(toy.read_text())
     path.write_text(path.read_text().replace("fedmt_toy:Points", "fedmt_toy_two:Points"))
-    with pytest.raises(FedmtError, match=r"input: Points.name is 'model'; it names a table of the config"):
+    with pytest.raises(FedmtError, match=r"input: Points.name is 'model'. It names a table of the config"):
         load_config(path)
 
 
@@ -201,7 +201,7 @@ def test_images_under_their_own_name() -> None:
 def test_a_damaged_description_of_an_input() -> None:
     assert from_json({"name": "images", "shape": [3, 8, 9]}) == Images((3, 8, 9))
     for wrong in ({"name": "images", "shape": "zzz"}, {"name": "images", "shape": [3]}, {"name": "images"}):
-        with pytest.raises(FedmtError, match=r"'input.shape.*' is missing or not as fedmt writes it"):
+        with pytest.raises(FedmtError, match=r"'input.shape.*' is missing or does not have fedmt's format"):
             from_json(wrong)
     with pytest.raises(FedmtError, match="no input 'nope'"):
         from_json({"name": "nope", "shape": [1]})

@@ -126,7 +126,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path, monkeypatch):
         "from fedmt.metrics import Metric\nMINE = Metric('accuracy', 'Mine', lambda p, y: p.amax(1).mean())\n"
     )
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FedmtError, match=r"calls itself 'accuracy', as another metric does"):
+    with pytest.raises(FedmtError, match=r"has the name 'accuracy', which another metric already has"):
         enter(["fedmt_test_taken:MINE"], "metrics")
     for name in ("round", "mean_matrix", "not a name"):
         with pytest.raises(FedmtError, match=f"Metric '{name}': its name must be an identifier"):

@@ -174,7 +174,7 @@ def test_copies_of_held_out_images_are_refused() -> None:
         "reference_share": 0.1,
         "augment_to": [[100, 200]],
     }
-    with pytest.raises(FedmtError, match=r"calibration: together with benchmark\.augment_to"):
+    with pytest.raises(FedmtError, match=r"calibration: with benchmark\.augment_to"):
         parse_config({"benchmark": benchmark, "calibration": {}})
 
 

@@ -196,11 +196,11 @@ def test_the_card_of_heads_and_of_no_calibration(tiny_run, tmp_path: Path, comma
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}"], "say what to write"),
+        (["{run}"], "what should be written?"),
         (["nowhere", "--onnx", "{out}/m.onnx"], "no such run folder"),
         (["{run}", "--safetensors", "{run}/config.toml/m.safetensors"], "config.toml is a file"),
-        (["{run}", "--safetensors", "{run}/config.toml"], "belongs to what is read"),
-        (["{run}", "--onnx", "{run}/checkpoints/round-000001.safetensors"], "belongs to what is read"),
+        (["{run}", "--safetensors", "{run}/config.toml"], "which is being read"),
+        (["{run}", "--onnx", "{run}/checkpoints/round-000001.safetensors"], "which is being read"),
     ],
 )
 def test_export_says_what_is_wrong(tiny_run, tmp_path: Path, command, arguments, message: str) -> None:

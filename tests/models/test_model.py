@@ -158,7 +158,7 @@ def test_unknown_spaces_and_centers(tiny_run, test_images) -> None:
         model.predict(test_images, "departmnt")
     with pytest.raises(FedmtError, match="No center 'center-9'"):
         model.predict(test_images, "department", center="center-9")
-    with pytest.raises(FedmtError, match=r"'center-3' has no answer of its own in 'department'.*'layer'"):
+    with pytest.raises(FedmtError, match=r"'center-3' does not have its own answer in 'department'.*'layer'"):
         model.predict(test_images, "department", center="center-3")
 
 
@@ -202,7 +202,7 @@ def test_folders_that_are_no_runs(tiny_run, tmp_path: Path) -> None:
     with pytest.raises(FedmtError, match="damaged"):
         fedmt.load(folder)
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(FedmtError, match="no round is finished"):
+    with pytest.raises(FedmtError, match="no round has finished"):
         fedmt.load(folder)
 
 
@@ -284,11 +284,11 @@ def test_predict_fails_where_nothing_could_be_read(tiny_run, pictures: Path, com
         (["nowhere", "{pictures}"], "no such run folder"),
         (["{empty}", "{pictures}"], "not a run folder"),
         (["{run}", "{pictures}", "--space", "garmet"], "Did you mean 'garment'?"),
-        (["{run}", "{pictures}", "--center", "center-1"], "no answer of its own in 'garment'"),
+        (["{run}", "{pictures}", "--center", "center-1"], "not have its own answer in 'garment'"),
         (["{pictures}/0.png", "{pictures}"], "nor a safetensors file"),
         (["{run}", "{table}"], "no column 'image'"),
-        (["{run}", "{pictures}", "--out", "{pictures}/0.png"], "would overwrite what is to be predicted"),
-        (["{run}", "{pictures}", "--out", "{run}/config.toml"], "belongs to what is read"),
+        (["{run}", "{pictures}", "--out", "{pictures}/0.png"], "would overwrite one of the inputs"),
+        (["{run}", "{pictures}", "--out", "{run}/config.toml"], "which is being read"),
     ],
 )
 def test_predict_says_what_is_wrong(

@@ -115,7 +115,7 @@ def test_the_centers_prior_is_the_mean_of_their_estimates_by_size(model, images)
     ("options", "message"),
     [
         ({"prior": "ignored"}, "method.prior = 'ignored', so no center"),
-        ({"prior": "estimated"}, "share_prior = true in their center.toml"),
+        ({"prior": "estimated"}, "center.toml has share_prior = true"),
     ],
 )
 def test_an_unknown_prior_says_why(model, images, options, message: str) -> None:
@@ -141,7 +141,7 @@ def test_an_assumed_prior_is_the_centers(model) -> None:
             "referense",
             "none of 'uniform', 'reference', 'centers', and there is no such file. Did you mean 'reference'",
         ),
-        ("nowhere.csv", "nowhere.csv: cannot read the table"),
+        ("nowhere.csv", "nowhere.csv: the table cannot be read"),
         ([0.5, 0.5], r"an array of shape \(2,\), expected one share for each of the 10 classes"),
         ([0.2] * 10, "the shares sum to 2, expected 1"),
         ({"coat": 1.0}, "no share for"),
@@ -174,7 +174,7 @@ def test_what_is_no_file_of_shares(model, images, tmp_path: Path, name, text, me
 def test_a_head_of_its_own_knows_no_prior(tiny_run, images) -> None:
     model = fedmt.load(tiny_run("fedtrans"), "cpu")
     assert model.predict(images, prior="reference").shape == (6, 10)
-    with pytest.raises(FedmtError, match="'layer' is answered by a head of its own"):
+    with pytest.raises(FedmtError, match="'layer' has its own head"):
         model.predict(images, "layer", prior="reference")
     with pytest.raises(FedmtError, match="With method 'fedtrans', centers do not estimate"):
         model.predict(images, prior="centers")
@@ -196,7 +196,7 @@ def test_a_model_of_an_earlier_version_keeps_its_answers(model, images) -> None:
 def test_the_prior_travels_in_an_exported_model(tiny_run, tmp_path: Path, command, images) -> None:
     folder, path = tiny_run("fedmt"), tmp_path / "model.safetensors"
     status, said, _ = command("export", folder, "--safetensors", path, "--prior", "centers")
-    assert status == 0 and "answers for classes as frequent as at the centers" in said
+    assert status == 0 and "probabilities are for classes as frequent as at the centers" in said
     one, two = fedmt.load(folder, "cpu"), fedmt.load(path, "cpu")
     assert torch.equal(two.predict(images), one.predict(images, prior="centers"))
     assert torch.equal(two.predict(images, prior="uniform"), one.predict(images))
@@ -221,6 +221,6 @@ def test_predict_for_a_prior_on_the_command_line(tiny_run, tmp_path: Path, comma
     )
     status, printed, said = command("predict", folder, tmp_path / "one.png", "--prior", shares, "--top", "1")
     assert status == 0 and ",coat,0.9" in printed
-    assert "the answers are for the class frequencies that were given" in said
+    assert "the probabilities are for the class frequencies that were given" in said
     status, _, said = command("predict", folder, tmp_path / "one.png", "--prior", "center")
     assert status == 2 and "Did you mean 'centers'?" in said and "Traceback" not in said

@@ -123,7 +123,7 @@ def test_sixty_four_bits_hold_statistics_of_very_different_size() -> None:
 @pytest.mark.parametrize(
     ("update", "weight", "message"),
     [
-        ({"trunk": np.full((2, 3), np.nan), "control:trunk": np.zeros((2, 3))}, 1, "'trunk' has NaN"),
+        ({"trunk": np.full((2, 3), np.nan), "control:trunk": np.zeros((2, 3))}, 1, "'trunk' contains NaN"),
         ({"trunk": np.zeros((2, 3))}, 1, "agreed tensors: 'control:trunk'"),
         ({"head": np.zeros(5)}, 1, "agreed tensors: 'head'"),
         ({"tail": np.zeros(4)}, 1, "agreed tensors: 'tail'"),

@@ -302,7 +302,7 @@ def test_the_command(make_run, tmp_path, monkeypatch, capsys):
     assert status == 2 and "is not a run folder" in printed.err
     (folder / "metrics.jsonl").write_text("")
     status, printed = invoke("report", folder)
-    assert status == 2 and "no round is finished yet" in printed.err
+    assert status == 2 and "no round has finished yet" in printed.err
     status, printed = invoke("report", folder, "--out", tmp_path / "no" / "x.html")
     assert status == 2
 

@@ -66,12 +66,12 @@ def test_removed_from_the_beginning(log: Path) -> None:
 def test_reordered_entries(log: Path) -> None:
     problems = changed(log, lambda lines: [lines[0], lines[2], lines[1], *lines[3:]])
     assert len(problems) == 3 and problems[0].startswith("line 2: entry 3 follows entry 1")
-    assert problems[1] == "line 3: entry 2 stands after entry 3: the lines were reordered, or copied."
+    assert problems[1] == "line 3: entry 2 comes after entry 3: the lines were reordered, or copied."
 
 
 def test_a_line_that_is_no_entry(log: Path) -> None:
     problems = changed(log, lambda lines: [*lines[:2], "[" * 100_000, *lines[3:]])
-    assert problems == ["line 3: no entry of an audit log; it was changed."]
+    assert problems == ["line 3: this is not an entry of an audit log, so it was changed."]
 
 
 def test_a_kill_while_writing(log: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_kill_while_writing(log: Path) -> None:
 def test_a_last_line_that_is_not_ours_is_not_built_upon(log: Path) -> None:
     with log.open("a") as file:
         file.write("hello\n")
-    with pytest.raises(FedmtError, match=r"its last line is no entry of an audit log"):
+    with pytest.raises(FedmtError, match=r"its last line is not an entry of an audit log"):
         Audit(log).write("asked")
 
 

@@ -169,7 +169,7 @@ def test_a_config_and_data_that_no_run_wrote(tmp_path):
     with pytest.raises(FedmtError, match=r"data.json: not a table of digests"):
         run.keep_data({"Berlin": {"values": torch.zeros(2)}})
     run.config_file.write_bytes(b"seed = \xff\n")
-    with pytest.raises(FedmtError, match=r"config.toml: not text in UTF-8"):
+    with pytest.raises(FedmtError, match=r"config.toml: this is not UTF-8 text"):
         RunFolder.resume(run.path, "seed = 0\n")
 
 

@@ -249,7 +249,7 @@ def test_a_federation_is_encoded_once(config) -> None:
     )  # of the reference center
     assert not any("random" in note for note in notes)
     _, notes = build_federation(load_config(config(model=IMAGES.replace("weights =", "# weights ="))))
-    assert any("the features are those of a network at random weights" in note for note in notes)
+    assert any("the features come from a network with random weights" in note for note in notes)
 
 
 def test_runs_share_the_features_in_a_cache_folder(config, tmp_path: Path, monkeypatch) -> None:
@@ -293,15 +293,15 @@ def test_a_network_that_makes_no_features_names_the_center(config) -> None:
     ("change", "said"),
     [
         ("model.freeze=3", "model.freeze: 3 given, expected true, false or 'backbone'"),
-        ("model.freeze=false model.head='mlp'", "model.head: is for the features of a frozen backbone"),
+        ("model.freeze=false model.head='mlp'", "model.head: this is for the features of a frozen backbone"),
         (
             "model.head='resnet18'",
             "'resnet18' takes images, but the features of a frozen backbone are vectors",
         ),
-        ("augmentation.flip=true", "unknown key 'augmentation.flip'.* views are those of vectors"),
+        ("augmentation.flip=true", "unknown key 'augmentation.flip'.* views are views of vectors"),
         ("input='vectors'", "model.freeze: the samples of this federation are vectors"),
         ("input='text' model.backbone='linear'", "model.freeze: the samples of this federation are text"),
-        ("model.backbone='resnet18'", "weights.safetensors: does not fit the model: 'conv1.weight'"),
+        ("model.backbone='resnet18'", "weights.safetensors does not fit the model: 'conv1.weight'"),
     ],
 )
 def test_wrong_settings(config, tmp_path: Path, change: str, said: str) -> None:

@@ -1,8 +1,8 @@
 """What a strategy is: how centers' updates become the next global model, and what it asks of their training.
 
-A strategy sees weights by name and knows no device, process or socket. What it remembers between two
-rounds, the engine keeps for it: `server` at the coordinating site, `own` at each center. The updates of one
-round go into its `Accumulator`.
+A strategy sees weights by name and knows no device, process or socket. The engine stores what a strategy
+remembers between rounds: `server` at the coordinating site, `own` at each center. The updates of one round go
+into its `Accumulator`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedmt.core.errors import positive
 from fedmt.core.registry import Named
 
 Weights = dict[str, Tensor]
-"""Tensors by name: a model's, or something kept next to them under a prefix (`packed`)."""
+"""Tensors by name: those of a model, or others kept with them under a prefix (`packed`)."""
 
 
 def packed(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
@@ -33,7 +33,8 @@ def unpacked(kind: str, tensors: Mapping[str, Tensor]) -> Weights:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no entry is infinite or NaN; on a GPU one check for all, since each check waits for it."""
+    """Whether no entry is infinite or NaN. On a GPU, this is one check for all, because each check waits for
+    the device."""
     every = [t for t in tensors if t.is_floating_point() and t.numel() > 0]
     if not every or every[0].device.type == "cpu":
         return all(bool(t.isfinite().all()) for t in every)
@@ -44,17 +45,17 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 class Accumulator(ABC):
     """Takes the updates of one round, one by one, and combines them.
 
-    Each name is combined over the updates that have it, because a center sends no head but its own. Updates
-    come in a fixed order (sorted by the centers' names), so that the result is bit-identical.
+    Each name is combined over the updates that contain it, because a center sends only its own head. Updates
+    arrive in a fixed order (sorted by the centers' names), so that the result is bit-identical.
     """
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        """By name, how many updates have it."""
+        """For each name, the number of updates that contain it."""
 
     @torch.no_grad()
     def add(self, update: Weights, weight: float) -> bool:
-        """Adds an update, whose tensors it may keep and change; returns False, adding nothing, if it is not
+        """Adds an update, whose tensors it may keep and change. Returns False and adds nothing if it is not
         finite."""
         if not all_finite(update.values()):
             return False
@@ -69,14 +70,14 @@ class Accumulator(ABC):
 
     @abstractmethod
     def result(self) -> Weights:
-        """The combined updates, by name; empty where there was none."""
+        """The combined updates, by name. Empty if there was none."""
 
 
 class RunningMean(Accumulator):
     """The weighted mean of updates as they arrive, so that they never pile up in memory.
 
-    What lies under `control:` counts equally, whatever a center's weight: SCAFFOLD's c is the mean of all
-    c_i.
+    Tensors under `control:` count equally, whatever a center's weight, because SCAFFOLD's c is the mean of
+    all c_i.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class RunningMean(Accumulator):
         self._totals: dict[str, float] = {}
 
     def _add(self, update: Weights, weight: float) -> None:
-        shares: dict[float, list[str]] = {}  # nearly always one: names that were sent equally often
+        shares: dict[float, list[str]] = {}  # nearly always one group: names that were sent equally often
         for key, value in update.items():
             own = 1.0 if key.startswith("control:") else weight
             total = self._totals[key] = self._totals.get(key, 0.0) + own
@@ -104,11 +105,11 @@ class RunningMean(Accumulator):
 
 @dataclass(frozen=True)
 class Strategy(Named, ABC):
-    """Base of the strategies; on its own it is plain averaging.
+    """Base class of the strategies. By itself, it is plain averaging.
 
         f <- f + rate * direction(mean_c (f_c - f))
 
-    The mean is over the centers that trained; `accumulator` says what kind of mean.
+    The mean is over the centers that trained; `accumulator` determines the kind of mean.
     """
 
     keeps_batch_norm: ClassVar[bool] = False
@@ -131,15 +132,16 @@ class Strategy(Named, ABC):
         return 0.0
 
     def accumulator(self) -> Accumulator:
-        """What the updates of one round go into; a new one for each round."""
+        """What collects the updates of one round. A new one is made for each round."""
         return RunningMean()
 
     def broadcast(self, server: Mapping[str, Tensor]) -> Weights:
-        """The part of the server's memory that centers need next to the model: what `correction` reads."""
+        """The part of the server's memory that centers need in addition to the model. `correction`
+        reads it."""
         return {}
 
     def correction(self, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Weights:
-        """What a center adds to its gradients, by parameter; nothing where there is no entry."""
+        """What a center adds to its gradients, by parameter. Parameters without an entry are unchanged."""
         return {}
 
     def controls(self, own: Mapping[str, Tensor], mean_gradient: Weights) -> tuple[Weights, Weights]:
@@ -149,10 +151,10 @@ class Strategy(Named, ABC):
     def direction(
         self, update: Weights, server: Weights, participation: Mapping[str, float]
     ) -> tuple[Weights, Weights]:
-        """The step to take from the mean update of the parameters, and what the server remembers now.
+        """The step to take for the mean update of the parameters, and the server's new memory.
 
-        `update` also has what `controls` sent. participation: of the centers that have a parameter, the
-        share that trained, by the parameter's name (a head belongs to one label space); 1 by default.
+        `update` also has what `controls` sent. participation: for each parameter's name, the share of the
+        centers with this parameter that trained (a head belongs to one label space); 1 by default.
         """
         return update, server
 
@@ -167,9 +169,9 @@ class Strategy(Named, ABC):
     ) -> tuple[Weights, Weights]:
         """The next global weights, and what the server remembers. Without any update both are unchanged.
 
-        Only `parameters` follow `direction`; buffers (batch-norm statistics) take the plain mean, since
-        an overshoot could make a variance negative. What has no mean (counters, names that no center sent)
-        stays as it was.
+        Only `parameters` follow `direction`; buffers (batch-norm statistics) use the plain mean, because an
+        overshoot could make a variance negative. Tensors without a mean (counters, names that no center sent)
+        are unchanged.
         """
         if not mean:
             return dict(received), dict(server)

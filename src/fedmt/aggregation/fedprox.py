@@ -1,6 +1,6 @@
 """FedProx (Li et al. 2020): FedAvg whose centers are held near the model they received.
 
-each center minimises   loss(w) + mu / 2 |w - f|^2
+each center minimizes   loss(w) + mu / 2 |w - f|^2
 """
 
 from __future__ import annotations

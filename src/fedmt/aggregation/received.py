@@ -1,13 +1,14 @@
 """The updates of one round: held until all have arrived, measured, judged, and then combined.
 
-Who is odd can be told only next to the others, so each is kept until then (`shelf`). Recorded of each center:
+An unusual update can only be recognized by comparison with the others, so all are kept until then (`shelf`).
+Recorded for each center:
 
     update_norm      of what it sends, in float64 (weights alone, without `control:`)
     update_cosine    to the mean of all plausible updates of the round, every center counting once
 
-An update is not plausible, and left out, if its norm is `FAR` times the median norm of the round, or
+An update is not plausible, and is left out, if its norm is `FAR` times the median norm of the round, or
 `BEYOND` times that of the whole model: no training makes such a step, but a broken or malicious center can
-send one, and it would be the whole mean.
+send one, and it would dominate the mean.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ BEYOND = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Combined:
-    """What a round's updates became.
+    """The result of combining a round's updates.
 
-    mean: by name, what the strategy steps by. counts: by name, how many updates are in it. left_out: by
-    center, why its update is not. facts: what is recorded of each center.
+    mean: by name, the strategy's step. counts: by name, the number of updates in it. left_out: by center, why
+    its update is not included. facts: what is recorded about each center.
     """
 
     mean: Weights
@@ -52,7 +53,7 @@ class Received:
         self._shelf = Shelf()
 
     def add(self, center: str, update: Weights, weight: float) -> bool:
-        """Holds an update, whose tensors it may keep and change; False, holding nothing, if it is not
+        """Holds an update, whose tensors it may keep and change. Returns False and holds nothing if it is not
         finite."""
         if not all_finite(update.values()):
             return False
@@ -64,8 +65,8 @@ class Received:
 
     @torch.no_grad()
     def combine(self, root: Weights | None = None) -> Combined:
-        """root: the reference center's own update, where the guard needs it."""
-        # Before anything is combined: an accumulator may change what it is given.
+        """root: the reference center's own update, if the guard needs it."""
+        # Measured before anything is combined, because an accumulator may change its inputs.
         norms = [u.norm for u in self.updates]
         left_out = self._left_out(norms) if self.guard.leaves_out else {}
         used = [u for u in self.updates if u.center not in left_out]
@@ -94,7 +95,8 @@ class Received:
         return facts
 
     def _left_out(self, norms: list[float]) -> dict[str, str]:
-        """By center, what is not plausible about its update. norms: of the updates, without `control:`."""
+        """For each center, what is not plausible about its update. norms: those of the updates, without
+        `control:`."""
         found: dict[str, str] = {}
         whole = {k: v for k, v in self.model.items() if v.is_floating_point()}
         size = norm(whole, sorted(whole))

@@ -5,9 +5,9 @@
     server          f <- f + rate * mean (f_i - f),      c <- c + |S| / N * mean_S (c_i' - c_i)
 
 The paper's option II, `c_i' = c_i - c + (f - f_i) / (steps * lr)`, is that mean of gradients written in
-another way, for plain SGD. Measured as a mean, it is also right with momentum, weight decay and clipping.
-c is the plain mean of the c_i even where updates are weighted by samples (`training.weights`).
-Twice as much travels as with FedAvg: c with the model, and c_i' - c_i with each update.
+another way, for plain SGD. Measured as a mean, it is also right with momentum, weight decay and clipping. c
+is the plain mean of the c_i even if updates are weighted by samples (`training.weights`). Twice as much data
+travels as with FedAvg: c with the model, and c_i' - c_i with each update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedmt.aggregation.base import Strategy, Weights, packed, unpacked
 
 @dataclass(frozen=True)
 class Scaffold(Strategy):
-    """c and c_i are kept under `control:`; both begin at 0."""
+    """c and c_i are stored under `control:`. Both begin at 0."""
 
     name: ClassVar[str] = "scaffold"
     corrects: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class Scaffold(Strategy):
     def controls(self, own: Mapping[str, Tensor], mean_gradient: Weights) -> tuple[Weights, Weights]:
         """c_i' to keep, c_i' - c_i to send."""
         before = unpacked("control", own)
-        # A copy at least: what is sent may be changed in place while it is averaged.
+        # At least a copy, because what is sent may be changed in place while it is averaged.
         change = {k: g - before[k].to(g) if k in before else g.clone() for k, g in mean_gradient.items()}
         return packed("control", mean_gradient), packed("control", change)
 

@@ -1,9 +1,9 @@
-"""Where the updates of a round wait for each other: 1,000 of ResNet18 take 45 GB.
+"""Stores the updates of a round until all have arrived: 1,000 updates of a ResNet18 take 45 GB.
 
-They stay where they are while they take less than a share of the free memory. The next ones go to host
-memory, if they come from a GPU, and the last to a temporary file. Whoever reads a stored update gets the same
-numbers in the same memory layout, one tensor at a time. So the result is the same, and memory is bounded for
-guards that look at one update after the other: all but those that sort, and nearest-neighbor mixing.
+They stay in place while they take less than a share of the free memory. Further updates go to host memory, if
+they come from a GPU, and then to a temporary file. A stored update is read with the same numbers in the same
+memory layout, one tensor at a time. The result is therefore the same, and memory is bounded for guards that
+read one update after the other: all except those that sort, and nearest-neighbor mixing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fedmt.aggregation.base import Weights
 from fedmt.core.errors import FedmtError
 
 DEVICE_SHARE = 0.5
-"""Of a GPU's free memory, taken by the updates of a round."""
+"""Share of a GPU's free memory that the updates of a round may take."""
 
 HOST_SHARE = 0.5
-"""Of the host's available memory."""
+"""Share of the host's available memory."""
 
 Read = Callable[[int, int], Tensor]
-"""From one byte to another of a stored update, uint8."""
+"""Reads a range of bytes of a stored update, uint8."""
 
 
 class Place(NamedTuple):
-    """Of a tensor in a stored update, in bytes."""
+    """The place of a tensor in a stored update, in bytes."""
 
     begin: int
     end: int
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Stored(Mapping[str, Tensor]):
-    """An update by name, each tensor read when it is asked for, on the device that it came from."""
+    """An update by name. Each tensor is read when it is needed, on the device that it came from."""
 
     def __init__(self, places: dict[str, Place], read: Read, device: torch.device) -> None:
         self._places, self._read, self._device = places, read, device
@@ -60,28 +60,28 @@ class Stored(Mapping[str, Tensor]):
 
 
 class Shelf:
-    """For the updates of one round."""
+    """A shelf for the updates of one round."""
 
     def __init__(self) -> None:
         self._room: dict[str, int] = {}
         self._file: IO[bytes] | None = None
 
     def has_room(self, update: Weights) -> bool:
-        """Whether the update may stay where it is; if so, its room is taken."""
+        """Whether the update may stay in place. If so, its room is reserved."""
         device = _device(update)
         return self._take("device" if device.type == "cuda" else "host", _size(update), device)
 
     def put(self, update: Weights) -> Mapping[str, Tensor]:
         """The update, stored elsewhere."""
         device, places, parts, begin = _device(update), {}, [], 0
-        # The widest types first: each begins at a multiple of its own size.
+        # The widest types come first, so that each begins at a multiple of its own size.
         for name in sorted(update, key=lambda key: -update[key].element_size()):
             flat, stride = _flat(update[name])
             end = begin + flat.nbytes
             places[name] = Place(begin, end, flat.dtype, update[name].shape, stride)
             parts.append(flat.view(torch.uint8))
             begin = end
-        # On the device, then sent as one: each copy waits for the device.
+        # Packed on the device and sent as one tensor, because each copy waits for the device.
         whole = (torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)).cpu()
         if device.type == "cuda" and self._take("host", len(whole), device):
             read: Read = lambda first, last: whole[first:last]  # noqa: E731
@@ -99,7 +99,7 @@ class Shelf:
         return fits
 
     def _written(self, whole: Tensor) -> Read:
-        """The bytes at the end of the file. It has no name, and is closed when the shelf is gone."""
+        """Appends the bytes to the file. The file has no name and is closed when the shelf is gone."""
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
@@ -111,8 +111,9 @@ class Shelf:
                 left = left[file.write(left) :]
         except OSError as error:
             raise FedmtError(
-                f"{tempfile.gettempdir()}: cannot write the updates of a round, which do not fit in memory "
-                f"({error.strerror or error}). Make room there, or set TMPDIR to a folder with more."
+                f"{tempfile.gettempdir()}: the updates of a round do not fit in memory and cannot be written "
+                f"({error.strerror or error}). Free some space there, or set TMPDIR to a folder with more "
+                "space."
             ) from None
 
         def read(first: int, last: int) -> Tensor:
@@ -122,7 +123,7 @@ class Shelf:
             while left:
                 count = file.readinto(left)  # type: ignore[attr-defined]
                 if not count:
-                    raise FedmtError("The temporary file of a round's updates has become shorter.")
+                    raise FedmtError("The temporary file with a round's updates has become shorter.")
                 left = left[count:]
             return found
 
@@ -138,7 +139,7 @@ def _size(update: Weights) -> int:
 
 
 def _flat(value: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """A tensor's numbers in the order in which they lie in memory, and its strides."""
+    """A tensor's numbers in memory order, and its strides."""
     stride = value.stride()
     order = sorted(range(value.dim()), key=lambda dim: -stride[dim])
     lying = value.permute(order)
@@ -149,13 +150,13 @@ def _flat(value: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _free(device: torch.device) -> int:
-    """Of a GPU's memory, with what torch holds and does not use."""
+    """Free memory of a GPU, including what torch holds and does not use."""
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + idle)
 
 
 def _available() -> int:
-    """Of the host's memory, in bytes; all of it where the system does not say what is in use."""
+    """Available memory of the host in bytes, or all of it if the system does not report usage."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

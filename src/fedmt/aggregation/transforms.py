@@ -1,4 +1,4 @@
-"""Changes of an update on its way from a center to the mean: the place for clipping, noise and masking.
+"""Changes of an update on its way from a center to the mean, such as clipping, noise and masking.
 
 A `Transform` has two hooks. One runs at the center before it sends, the other at the coordinating site after
 it received and before the strategy's accumulator. The same objects are used in every engine.
@@ -21,7 +21,8 @@ class Transform:
     Both get an update and return another with the same names, shapes and types. An update holds everything
     that a center sends: changes of weights, and under `control:` what SCAFFOLD sends with them.
 
-    rng: numbers that follow from the run's seed, the round and the center, so that a run can be repeated. The
+    rng: random numbers determined by the run's seed, the round and the center, so that a run can be repeated.
+    The
         coordinator knows the seed, so noise that is meant to hide something from it must come from elsewhere.
     """
 
@@ -35,7 +36,7 @@ class Transform:
 
 
 class TransformSpec(Section):
-    """A table of the config that asks for a transform. Entered in the schema, it is all that one needs."""
+    """A table of the config that describes a transform. To add one, enter it in the schema."""
 
     @abstractmethod
     def transform(self) -> Transform:
@@ -43,7 +44,7 @@ class TransformSpec(Section):
 
 
 Transforms = Sequence[Transform]
-"""In the order in which a center applies them; what was done last is undone first."""
+"""In the order in which a center applies them. The last one is undone first."""
 
 
 def before_sending(

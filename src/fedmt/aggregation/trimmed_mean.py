@@ -1,7 +1,7 @@
 """Coordinate-wise trimmed mean (Yin et al. 2018): a few centers cannot pull the model where they want it.
 
 For every single weight, the largest and the smallest changes among the centers are left out, and the others
-are averaged. So the result lies between changes that other centers made, whatever one center sends.
+are averaged. The result is therefore between changes that other centers made, whatever one center sends.
 
 All updates of a round are held in memory until it ends.
 """
@@ -44,13 +44,13 @@ class TrimmedMean(Strategy):
 def check_trim(name: str, trim: float) -> None:
     if not 0 <= trim < 0.5:
         raise FedmtError(
-            f"{name}: {trim} given, expected 0 <= trim < 0.5: it is cut off at each end, and somebody must "
-            "remain."
+            f"{name}: {trim} given, expected 0 <= trim < 0.5, because it is cut off at each end and at least "
+            "one center must remain."
         )
 
 
 class Trimming(Accumulator):
-    """Holds all updates, since the extreme ones are known only when all have arrived."""
+    """Holds all updates, because the extreme ones are known only when all have arrived."""
 
     def __init__(self, trim: float) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Keyword arguments to the config that `fedmt run` would read, so that both are checked and run alike.
+"""Converts keyword arguments to the config that `fedmt run` would read, so that both are checked and run in
+the same way.
 
-A name is looked up in the tables of the config that hold options, by itself: `rounds=20` is
+A name without a table is looked up in the tables of the config that hold options: `rounds=20` is
 `training.rounds`. A whole table is a dictionary: `training={"rounds": 20}`.
 """
 
@@ -24,7 +25,7 @@ from fedmt.data.center import Federation
 from fedmt.methods import Training
 
 DATA = ("input", "wanted", "spaces", "reference", "centers", "tests", "correspondences", "benchmark")
-"""Keys of a config that the federation says already."""
+"""Keys of a config that the federation already determines."""
 
 
 def config_of(
@@ -35,7 +36,7 @@ def config_of(
     options: Mapping[str, Any],
     kept: Path | None = None,
 ) -> tuple[Config, nn.Module | None]:
-    """The config, and the module of the user's own if `model` is one. kept: as in `data_tables`."""
+    """The config, and the user's own module if `model` is one. kept: as in `data_tables`."""
     raw = data_tables(federation, kept)
     own_table = config_class(raw).model_fields.keys() - Config.model_fields.keys()
     network, tables = _model(model, federation, options)
@@ -48,9 +49,11 @@ def config_of(
     flat = {}
     for name, value in options.items():
         if name in DATA or name in own_table:
-            problems.append(f"{name}: the federation says it already; leave it out.")
+            problems.append(f"{name}: the federation already determines it. Leave it out.")
         elif name == "deployment":
-            problems.append("deployment: is of runs between machines, which `fedmt` starts; leave it out.")
+            problems.append(
+                "deployment: this is for runs between machines, which `fedmt` starts. Leave it out."
+            )
         elif name in Config.model_fields and isinstance(value, Mapping):
             tables[name] = {**tables.get(name, {}), **value}
         elif name in Config.model_fields:
@@ -66,17 +69,20 @@ def config_of(
             problems.append(f"{name}: it is in {found[0]}={{...}} as well; give it once.")
         elif found:
             tables_said = " or ".join(f'{table}={{"{name}": ...}}' for table in found)
-            problems.append(f"{name}: several tables have it; say which one: {tables_said}.")
+            problems.append(f"{name}: several tables have it. Choose one: {tables_said}.")
         else:
             known = [*(k for keys in places.values() for k in keys), *Config.model_fields]
             hint = nearest(name, (k for k in known if k not in DATA))
             chosen = f"method '{tables['method'].get('name')}'"
             problems.append(
-                f"{name}: no such option, with {chosen}.{hint} docs/reference/config.md lists them all."
+                f"{name}: there is no such option with {chosen}.{hint} docs/reference/config.md lists them "
+                "all."
             )
     if problems:
         raise FedmtError("\n".join(problems))
-    if isinstance(tables["model"].get("weights"), str | Path):  # relative to here, not to the run folder
+    if isinstance(
+        tables["model"].get("weights"), str | Path
+    ):  # relative to the current folder, not to the run folder
         tables["model"]["weights"] = str(Path(tables["model"]["weights"]).expanduser().resolve())
     return parse_config({**raw, **{name: table for name, table in tables.items() if table}}), network
 
@@ -97,7 +103,9 @@ def _model(
         return None, table
     for key in ("weights", "max_pool"):
         if key in table:
-            raise FedmtError(f"model.{key}: is of fedmt's own networks; a module brings its weights with it.")
+            raise FedmtError(
+                f"model.{key}: this is for fedmt's own networks. A module brings its own weights."
+            )
     head = options.get("head", table.get("head"))
     if not isinstance(head, bool | None):
         raise FedmtError(f"model.head: {head!r} given, expected True or False.")
@@ -108,7 +116,7 @@ def _model(
 
 
 def _named(value: str | type | Mapping[str, Any] | None, table: str) -> dict[str, Any]:
-    """A table that chooses by name. A class of the user's own is named by where it is."""
+    """A table that chooses by name. A user's own class is named by its location."""
     given = dict(value) if isinstance(value, Mapping) else {} if value is None else {"name": value}
     name = given.get("name")
     if isinstance(name, type):

@@ -1,4 +1,4 @@
-"""`Result`: what came of a run, finished or not, as an object over its folder."""
+"""`Result`: the outcome of a run, finished or not, as an object over its folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fedmt.runs.files import write_atomically, writing
 from fedmt.runs.folder import RunFolder, existing_run
 
 ARRAYS = "arrays"
-"""The folder in a run folder that keeps the arrays, where they are kept."""
+"""The folder in a run folder that stores the arrays, if they are kept."""
 
 
 class History(list[dict[str, Any]]):
@@ -67,8 +67,9 @@ class Result:
         network: nn.Module | None = None,
         allow: Collection[str] | None = (),
     ) -> None:
-        """path: a run folder. network: the module that it was trained with, if it was one of your own.
-        allow: as in `fedmt.load`."""
+        """path: a run folder. network: the module that it was trained with, if it was your own.
+        allow: as in `fedmt.load`.
+        """
         self.path = Path(path).resolve()
         self._folder: RunFolder = existing_run(Path(path))
         self._network = network
@@ -91,7 +92,7 @@ class Result:
         """One record per round, the warm-up first; `history.to_pandas()` is the same as a DataFrame."""
         found = History(self._folder.metrics())
         if not found:
-            raise FedmtError(f"{self.path}: no round is finished yet.")
+            raise FedmtError(f"{self.path}: no round has finished yet.")
         return found
 
     @property
@@ -101,7 +102,7 @@ class Result:
 
     @property
     def intervals(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """The 95% intervals of these metrics, where there are enough test samples for one."""
+        """The 95% intervals of these metrics, if there are enough test samples."""
         measured = (self._evaluation.measured or {}).get("metrics", {})
         return {
             name: {s: (v["low"], v["high"]) for s, v in spaces.items() if "low" in v}
@@ -110,13 +111,13 @@ class Result:
 
     @property
     def metrics_by_test(self) -> dict[str, dict[str, float]]:
-        """Every metric by the name of the test set, where a label space has several of them."""
+        """Every metric by the name of the test set, if a label space has several of them."""
         found: dict[str, dict[str, float]] = (self._evaluation.measured or {}).get("tests", {})
         return found
 
     @property
     def correspondences(self) -> dict[str, Correspondence]:
-        """By center, the M that was given, or the M-hat that was estimated; centers without labels have none.
+        """For each center, the given M or the estimated M-hat. Centers without labels have none.
 
         A center that labels in the wanted space has the identity.
         """
@@ -138,7 +139,9 @@ class Result:
     def _evaluation(self) -> Evaluation:
         found = read_evaluation(self._folder.evaluation_file)
         if found is None:
-            raise FedmtError(f"{self.path}: the run is not finished, so its model was not evaluated yet.")
+            raise FedmtError(
+                f"{self.path}: the run is not finished, so its model has not been evaluated yet."
+            )
         return found
 
     def compare(self, other: Result) -> Comparison:
@@ -153,7 +156,7 @@ class Result:
         return compare(*sides, noun=f"test {self.model.input.word}")
 
     def _label(self, other: Result) -> tuple[str, str]:
-        """What the two are called: by their methods, or by their folders where these are the same."""
+        """What the two are called: by their methods, or by their folders if the methods are the same."""
         names = [str(r.model.description.method["name"]) for r in (self, other)]
         if names[0] == names[1]:
             names = [f"{name}, {r.path.name}" for name, r in zip(names, (self, other), strict=True)]
@@ -165,7 +168,7 @@ class Result:
 
     @cached_property
     def model(self) -> Model:
-        """The trained model, as `fedmt.load` gives it."""
+        """The trained model, as returned by `fedmt.load`."""
         return load(self.path, model=self._network, allow=self._allow)
 
     def predict(
@@ -176,7 +179,7 @@ class Result:
         center: str | None = None,
         prior: Any = None,
     ) -> Tensor | list[Top]:
-        """As `Model.predict`: probabilities [N, J] in `space`, by default in the wanted one."""
+        """Like `Model.predict`: probabilities [N, J] in `space`; by default, in the wanted one."""
         if top is None:
             return self.model.predict(x, space, center=center, prior=prior)
         return self.model.predict(x, space, top=top, center=center, prior=prior)
@@ -184,7 +187,7 @@ class Result:
     # -- what is written --------------------------------------------------------------------------
 
     def report(self, path: str | Path, baseline: Result | None = None, title: str | None = None) -> Path:
-        """Writes the report, one HTML page; with a baseline, both runs in comparison."""
+        """Writes the report, one HTML page. With a baseline, it compares both runs."""
         if baseline is None:
             report([self.path], Path(path), title or str(self.model.description.method["name"]))
         else:
@@ -192,9 +195,9 @@ class Result:
         return Path(path)
 
     def save(self, path: str | Path, arrays: bool = True) -> Path:
-        """Copies the run into a new folder, on which every command works.
+        """Copies the run to a new folder that works with every command.
 
-        arrays: with the samples and labels, which `fedmt run ... --resume` needs. Without them, the folder
+        arrays: include the samples and labels, which `fedmt run ... --resume` needs. Without them, the folder
         holds no samples, and only `fedmt.train(..., resume=True)` can continue it.
         """
         target = Path(path).resolve()
@@ -213,7 +216,7 @@ class Result:
         return Path(path)
 
     def _save_arrays(self, part: Path, target: Path, keep: bool) -> None:
-        """The arrays, if the run is of any, and the config that says where they are."""
+        """The arrays, if the run used any, and the config that names their files."""
         config = load_config(self._folder.config_file)
         if config.reference is None or config.reference.source != "arrays":
             return

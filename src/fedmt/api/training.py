@@ -1,4 +1,4 @@
-"""`fedmt.train`: a federation in memory to a trained model, by the path of `fedmt run`."""
+"""`fedmt.train`: trains a model on a federation in memory, in the same way as `fedmt run`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def train(
     """Trains a model on a federation and returns the `Result`.
 
     model: the name of a backbone, or any `nn.Module` that maps a batch to logits [N, K] or to features [N,
-        D]; features get a linear head. They are told apart by their number: K is the number of wanted
-        classes. Where there are K features, say `head=True`. The module itself is not changed.
-    method, strategy: as `method.name` and `aggregation.name` in a config. A dictionary is the whole table.
+        D]; features get a linear head. They are distinguished by their number: K is the number of wanted
+        classes. If there are K features, pass `head=True`. The module itself is not changed.
+    method, strategy: like `method.name` and `aggregation.name` in a config. A dictionary is the whole table.
     options: every other option of a config, by its name (`learning_rate=0.05`, `xi=0.9`), or by tables
-        (`training={"learning_rate": 0.05}`), which is needed where two tables have the same name.
-    out: the run folder; by default a temporary one, which goes away with the result. resume: continue the run
+        (`training={"learning_rate": 0.05}`), which is needed if two tables have an option of the same name.
+    out: the run folder; by default, a temporary one that is deleted with the result. resume: continue the run
         in `out` from its last finished round. The result is the same as without the interruption.
     progress: show the rounds, in a terminal or a notebook.
 
@@ -71,10 +71,10 @@ def train(
         )
     if federation.held_out is not None:
         raise FedmtError(
-            "federation: samples are held out already; say calibration={...} in `train` instead."
+            "federation: samples are already held out. Pass calibration={...} to `train` instead."
         )
     if resume and out is None:
-        raise FedmtError("resume: name the folder of the run to continue, by out=...")
+        raise FedmtError("resume: name the folder of the run to continue with out=...")
     folder = Path(out) if out is not None else None
     if folder is not None and not resume:
         _refuse_if_taken(folder)
@@ -117,7 +117,9 @@ def train(
 
 def _refuse_if_taken(folder: Path) -> None:
     if RunFolder(folder).config_file.exists():
-        raise FedmtError(f"{folder} already holds a run. Continue it by resume=True, or give another out=...")
+        raise FedmtError(
+            f"{folder} already holds a run. Continue it with resume=True, or give another out=..."
+        )
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         what = "is a file" if folder.is_file() else "is not empty"
         raise FedmtError(f"{folder} {what}; give another out=...")
@@ -125,8 +127,8 @@ def _refuse_if_taken(folder: Path) -> None:
 
 def _stopped(out: str | Path | None) -> str:
     if out is None:
-        return "Stopped. Nothing is kept, since the run had no folder; give out=... to be able to resume."
+        return "Stopped. Nothing is kept, because the run had no folder. Give out=... to be able to resume."
     return (
-        "Stopped; every finished round is saved. Continue with the same call and resume=True: "
+        "Stopped. Every finished round is saved. Continue with the same call and resume=True: "
         f"fedmt.train(..., out={str(out)!r}, resume=True)."
     )

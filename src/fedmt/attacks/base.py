@@ -1,8 +1,8 @@
-"""What an attack is: a simulation of centers that are broken or malicious, to see what a guard is worth.
+"""What an attack is: a simulation of centers that are broken or malicious, to measure how well a guard works.
 
 It is for benchmarks, where all centers are in one process. An attack may change the data of the bad centers,
-their updates, or both. It may know everything, the honest centers' updates included, since a guard must hold
-against the worst case.
+their updates, or both. It may know everything, including the honest centers' updates, because a guard must
+withstand the worst case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedmt.core.registry import Named
 from fedmt.data.center import Center, Federation
 
 Predict = Callable[[Tensor], Tensor]
-"""Stored samples [N, ...] to the tested model's probabilities [N, K]."""
+"""Takes stored samples [N, ...] and returns the tested model's probabilities [N, K]."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Attack(Named):
 
     def __post_init__(self) -> None:
         if not self.centers:
-            raise FedmtError("attack.centers: empty; name the centers that are to be bad.")
+            raise FedmtError("attack.centers: empty. Name the bad centers.")
 
     def on_data(self, federation: Federation) -> Federation:
-        """The federation as the bad centers have it."""
+        """The federation with the data of the bad centers changed."""
         names = [center.name for center in federation.centers]
         for name in self.centers:
             if name not in names:
@@ -51,14 +51,14 @@ class Attack(Named):
         return center
 
     def on_updates(self, updates: Sequence[Update]) -> list[Update]:
-        """What arrives in place of a round's updates."""
+        """What arrives instead of a round's updates."""
         honest = [u for u in updates if u.center not in self.centers]
         return [self.send(u, honest) if u.center in self.centers else u for u in updates]
 
     def send(self, update: Update, honest: Sequence[Update]) -> Update:
-        """What a bad center sends in place of its update."""
+        """What a bad center sends instead of its update."""
         return update
 
     def success(self, federation: Federation, predict: Predict) -> float | None:
-        """How well it worked, as a share, where that is something else than a loss of accuracy."""
+        """How well it worked, as a share, if that is something other than a loss of accuracy."""
         return None

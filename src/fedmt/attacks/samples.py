@@ -1,4 +1,4 @@
-"""Bad centers that train honestly, on data that they spoiled."""
+"""Bad centers that train honestly on data that they have corrupted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Backdoor(Attack):
         known = center.correspondence
         if center.labels is None or (known is None and center.space != federation.wanted):
             raise FedmtError(
-                f"attack.centers: how '{center.name}' labels '{self.target}' is not known; choose another."
+                f"attack.centers: it is unknown how '{center.name}' labels '{self.target}'. Choose another "
+                "center."
             )
         label = target if known is None else int(known.matrix[:, target].argmax())
         count = round(self.share * len(center))
@@ -65,7 +66,7 @@ class Backdoor(Attack):
         return Update(update.center, {k: self.boost * v for k, v in update.tensors.items()}, update.weight)
 
     def success(self, federation: Federation, predict: Predict) -> float | None:
-        """Of the marked test samples of other classes, the share that is taken for the target."""
+        """The share of the marked test samples of other classes that is classified as the target."""
         target = self._target(federation)
         tests = [t for t in federation.tests if t.space == federation.wanted and t.labels is not None]
         found = []
@@ -80,8 +81,8 @@ class Backdoor(Attack):
         classes = federation.wanted.classes
         if self.target not in classes:
             raise FedmtError(
-                f"attack.target: '{self.target}' is no class of '{federation.wanted.name}'."
-                f"{nearest(self.target, classes)} Known: {listed(classes, 20)}."
+                f"attack.target: '{self.target}' is not a class of "
+                f"'{federation.wanted.name}'.{nearest(self.target, classes)} Known: {listed(classes, 20)}."
             )
         return classes.index(self.target)
 
@@ -91,7 +92,7 @@ EDGE = 4
 
 
 def marked(values: Tensor) -> Tensor:
-    """Samples [N, ...] with a corner, or the last features, at the largest value that there is."""
+    """Samples [N, ...] with a corner, or the last features, set to the largest value."""
     values = values.clone()
     largest = values.max()
     if values.dim() > 2:
@@ -102,5 +103,5 @@ def marked(values: Tensor) -> Tensor:
 
 
 def replaced(center: Center, values: Tensor, labels: Tensor) -> Center:
-    """The center with other samples. What it truly has stays known, to measure pseudo-labels by."""
+    """The center with other samples. Its true labels stay known, to measure pseudo-labels."""
     return replace(center, values=values, labels=labels)

@@ -1,4 +1,4 @@
-"""Bad centers that send other updates than they computed."""
+"""Bad centers that send updates other than those they computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedmt.attacks.base import Attack
 
 @dataclass(frozen=True)
 class Scale(Attack):
-    """u <- factor * u: a broken center, or one that wants to be the whole mean."""
+    """u <- factor * u: a broken center, or one that wants to dominate the mean."""
 
     name: ClassVar[str] = "scale"
 
@@ -28,7 +28,7 @@ class Scale(Attack):
 
 @dataclass(frozen=True)
 class SignFlip(Scale):
-    """u <- -u: training backwards, at a length that nobody notices."""
+    """u <- -u: training backwards, with an inconspicuous length."""
 
     name: ClassVar[str] = "sign_flip"
 
@@ -52,8 +52,8 @@ class InnerProduct(Attack):
 
 @dataclass(frozen=True)
 class ALittleIsEnough(Attack):
-    """u <- mean - z * deviation of the honest updates (Baruch et al. 2019): each weight within what is usual,
-    all of them on the same side."""
+    """u <- mean - z * deviation of the honest updates (Baruch et al. 2019): each weight is within the usual
+    range, but all of them are on the same side."""
 
     name: ClassVar[str] = "alie"
 
@@ -66,8 +66,8 @@ class ALittleIsEnough(Attack):
 
 
 def moments(update: Update, honest: Sequence[Update]) -> tuple[Weights, Weights]:
-    """Mean and standard deviation of the honest updates, for every weight of `update`. Where no honest center
-    sends one (a head), it is the bad center's own, without deviation."""
+    """Mean and standard deviation of the honest updates, for every weight of `update`. If no honest center
+    sends a weight (a head), it is the bad center's own, without deviation."""
     mean, deviation = {}, {}
     for key, own in update.tensors.items():
         values = torch.stack([u.tensors[key] for u in honest if key in u.tensors] or [own])

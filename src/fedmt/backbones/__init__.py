@@ -29,7 +29,8 @@ BACKBONES: Registry[Backbone | Builder] = Registry(
     not_a_builder,
     form="package.module:callable",
 )
-"""The known networks; a user's own is a function or class, called as `custom` says, or a `Backbone`."""
+"""The known networks. A user's own is a function or class, called as described in `custom`, or a
+`Backbone`."""
 
 
 class Classifier(nn.Module):
@@ -62,8 +63,9 @@ def build(
 ) -> nn.Module:
     """A backbone by name, or by a user's `package.module:callable`, from random or published weights.
 
-    max_pool: the first max-pool of a ResNet; None skips it for small images. key: of the config, for errors.
-    given: the user's own module, where `name` says that there is one. head: whether its outputs are features.
+    max_pool: the first max-pool of a ResNet; None skips it for small images. key: the key of the config, for
+        error messages.
+    given: the user's own module, if `name` says that there is one. head: whether its outputs are features.
     """
     if given is not None or name.startswith(PREFIX):
         return build_given(name, given, classes, input, head)
@@ -79,7 +81,7 @@ def build(
 
 
 def find_backbone(name: str, input: Input, key: str = "model.backbone") -> Backbone:
-    """What is known of a network; an error if it does not take this input."""
+    """What is known about a network. Raises an error if it does not accept this input."""
     if name.startswith(timm.PREFIX):
         known = timm.backbone(name, input, key)
     else:
@@ -95,7 +97,7 @@ def find_backbone(name: str, input: Input, key: str = "model.backbone") -> Backb
 
 
 def blank(known: Backbone, name: str, classes: int, input: Input, max_pool: bool | None) -> nn.Module:
-    """The network at random weights. name: as the config has it."""
+    """The network at random weights. name: as in the config."""
     options: dict[str, int] = {"classes": classes, **input.network_arguments}
     if known.pools:
         options["max_pool"] = pools_by_default(input) if max_pool is None else max_pool

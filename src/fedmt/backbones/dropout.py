@@ -1,9 +1,9 @@
-"""Dropout that the fast engine accepts: its masks follow from a seed and a count of steps.
+"""Dropout that works with the fast engine: its masks depend on a seed and a count of steps.
 
 torch's own dropout draws from a generator whose state a replayed graph does not see. Here the state is a
-number in the module, which the engine sets before a center's first step and every step counts up. Step by
-step and replayed, and on every device, the masks are the same. `with_own_masks` puts such layers in the place
-of those that a network came with. They have no weights, so the names of its weights stay as they are.
+number in the module, which the engine sets before a center's first step and every step increments. The masks
+are the same step by step, replayed, and on every device. `with_own_masks` replaces a network's original
+layers by such layers. They have no weights, so the names of its weights stay as they are.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fedmt.inputs.vectors.views import mixed
 
 
 class Dropout(nn.Dropout):
-    """Features [B, ...] to the same with a share `p` of them 0 and the others scaled up; in training only.
+    """Sets a share `p` of the features [B, ...] to 0 and scales up the others, in training only.
 
-    together: the number of leading dimensions that have a mask of their own, while the others share it: 2
+    together: the number of leading dimensions that have their own mask, while the others share it: 2
         for whole channels, 1 for whole samples, 0 for the whole batch; none for single features.
     unbatched: the number of dimensions of features that come without a batch, as `nn.Dropout1d` reads [C, L].
     scaled: whether the others are scaled up.
@@ -50,7 +50,7 @@ class Dropout(nn.Dropout):
 
 
 def reseed(model: nn.Module, seed: int) -> None:
-    """Begins anew at the masks that follow from `seed`; each layer has its own."""
+    """Restarts at the masks determined by `seed`. Each layer has its own."""
     for number, layer in enumerate(m for m in model.modules() if isinstance(m, Dropout)):
         layer.count.fill_((seed + number * 0x9E3779B9) & 0xFFFFFFFF)
 
@@ -78,10 +78,10 @@ def drawing_layers(model: nn.Module) -> Iterator[str]:
 
 
 def _own(layer: nn.Module) -> Dropout | None:
-    """The layer that does the same; none where there is nothing to draw, or the type is not known.
+    """The equivalent layer. None if nothing is drawn, or if the type is unknown.
 
-    Types are compared exactly, since a subclass may do anything. timm and torchvision are looked at only
-    where they have been imported, since otherwise nothing in a network can be theirs.
+    Types are compared exactly, since a subclass may do anything. timm and torchvision are considered only if
+    they have been imported, because otherwise no layer can be theirs.
     """
     kind, share = type(layer), float(getattr(layer, "p", 0.0) or 0.0)
     if kind in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):

@@ -1,7 +1,7 @@
 """A frozen network: everything below the last layer of a backbone, which turns samples into features.
 
-It stays at its starting weights. So the features of a center's samples are computed once, and what is trained
-is a head on vectors.
+It keeps its starting weights, so the features of a center's samples are computed once, and a head on vectors
+is trained.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fedmt.core.errors import FedmtError
 from fedmt.inputs import Input, from_json, to_json
 
 PLACES = 1 << 19
-"""Places of samples, such as positions in an image, that are encoded at once; on a GPU, eight times as many.
-A few hundred thousand fill the processor and need little memory."""
+"""Number of sample positions, such as pixels of an image, that are encoded at once; eight times as many on a
+GPU. A few hundred thousand keep the processor busy and need little memory."""
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """What must be known of a frozen network in addition to its weights.
+    """What must be known about a frozen network in addition to its weights.
 
     input: the samples that it takes. backbone, max_pool: as in the config. digest: of its weights.
     """
@@ -52,7 +52,7 @@ class Frozen:
         return cls(from_json(raw["input"]), raw["backbone"], raw["max_pool"], raw["digest"])
 
     def network(self, classes: int, weights: Mapping[str, Tensor]) -> Classifier:
-        """The network with these weights; an error if they are not its own."""
+        """The network with these weights. Raises an error if they do not belong to it."""
         if digest_of(weights) != self.digest:
             raise FedmtError(
                 f"the weights of the frozen backbone '{self.backbone}' are missing, damaged or another's"
@@ -78,15 +78,15 @@ def encoder(
 ) -> Classifier:
     """Samples, as a network sees them, to features: a backbone without its last layer, in evaluation mode.
 
-    classes: the number of logits, by which the last layer is known.
+    classes: the number of logits, which identifies the last layer.
     """
     known = find_backbone(name, input)
     network = blank(known, name, classes, input, max_pool)
     found = last_layer(network, classes)
     if found is None or not found[0]:
         raise FedmtError(
-            f"model.freeze: found no last nn.Linear of {classes} outputs in '{name}', below which to freeze "
-            "it; use another backbone."
+            f"model.freeze: found no last nn.Linear of {classes} outputs in '{name}', below which it could "
+            "be frozen. Use another backbone."
         )
     put(network, found[0], nn.Identity())
     if weights is not None:
@@ -98,9 +98,10 @@ def encoder(
 
 @torch.no_grad()
 def encode(network: nn.Module, input: Input, samples: Tensor, device: torch.device, where: str) -> Tensor:
-    """The features float32 [N, D] of stored samples [N, ...], on the CPU; `where` goes into the errors.
+    """The features float32 [N, D] of stored samples [N, ...], on the CPU. `where` is part of the error
+    messages.
 
-    In float32 on every device: they are computed once, and every round builds on them.
+    They are in float32 on every device, because they are computed once and every round uses them.
     """
     network.eval().to(device)
     network.to(memory_format=input.memory_format)  # type: ignore[call-overload]

@@ -1,7 +1,8 @@
-"""A user's own network, handed over in Python as an `nn.Module`: of logits, or of features and then a head.
+"""A user's own network, passed in Python as an `nn.Module`. It computes logits, or features to which a head
+is added.
 
-A config names it as `given:ClassName`. Only the user has the module, so a run with it is loaded and resumed
-in Python, where the module is given again.
+A config names it as `given:ClassName`. Only the user has the module, so such a run is loaded and resumed in
+Python, with the module passed again.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def given_name(network: nn.Module) -> str:
 
 
 def needs_head(network: nn.Module, classes: int, input: Input, head: bool | None) -> bool:
-    """Whether a head is to be added: as the user says, else where the outputs are not one per class."""
+    """Whether to add a head: as the user says, or else if the outputs are not one per class."""
     return _width(network, classes, input) != classes if head is None else head
 
 
 def build_given(
     name: str, network: nn.Module | None, classes: int, input: Input, head: bool | None
 ) -> nn.Module:
-    """A copy of the module, so that training leaves the user's own alone, with a head where it needs one."""
+    """A copy of the module, so that training does not change the user's own, with a head if it needs one."""
     if network is None:
         kind = name.removeprefix(PREFIX)
         raise FedmtError(
@@ -61,7 +62,7 @@ def build_given(
         return WithHead(own, width, classes)
     if width != classes:
         raise FedmtError(
-            f"model: {type(network).__name__} gives {width} scores for each {input.word}, expected "
+            f"model: {type(network).__name__} returns {width} scores for each {input.word}, expected "
             f"{classes}, one for each wanted class. If they are features, leave out head=False: a head is "
             "then added."
         )
@@ -69,7 +70,7 @@ def build_given(
 
 
 def _width(network: nn.Module, classes: int, input: Input) -> int:
-    """How many numbers the module gives for a sample, tried on two blank ones."""
+    """The number of values that the module returns per sample, tried on two blank samples."""
     kind, training = type(network).__name__, network.training
     samples = input.plain(input.blank(2))
     shape = tuple(samples.shape)
@@ -77,7 +78,7 @@ def _width(network: nn.Module, classes: int, input: Input) -> int:
         device = next((p.device for p in network.parameters()), torch.device("cpu"))
         with torch.no_grad():
             found = network.eval()(samples.to(device))
-    except Exception as error:  # a module of the user's own may raise anything
+    except Exception as error:  # the user's own module may raise anything
         said = (str(error).strip().splitlines() or [""])[0]
         raise FedmtError(
             f"model: {kind} cannot take {input.word}s of shape {shape} and dtype float32: "
@@ -88,7 +89,7 @@ def _width(network: nn.Module, classes: int, input: Input) -> int:
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 2 or not found.is_floating_point():
         got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"type {type(found).__name__}"
         raise FedmtError(
-            f"model: {kind} gives an output of {got} for {input.word}s of shape {shape}; expected logits "
+            f"model: {kind} returns an output of {got} for {input.word}s of shape {shape}; expected logits "
             f"(2, {classes}), or features (2, D)."
         )
     return int(found.shape[1])

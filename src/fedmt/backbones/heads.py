@@ -10,10 +10,10 @@ from fedmt.core.errors import FedmtError
 
 
 class Heads(nn.Linear):
-    """The network's own last layer, for the wanted space, and next to it one for each other space.
+    """The network's own last layer for the wanted space, and one for each other space.
 
-    It stays under its name, so that published weights still fit. `active` is the head that answers: 0 is the
-    wanted space's.
+    It keeps its name, so that published weights still fit. `active` is the head that answers: 0 is the wanted
+    space's.
     """
 
     def __init__(self, own: nn.Linear, sizes: Sequence[int]) -> None:
@@ -32,12 +32,12 @@ class Heads(nn.Linear):
 
 
 def add_heads(model: nn.Module, classes: int, sizes: Sequence[int]) -> None:
-    """Gives the model's last layer, of `classes` outputs, a head of each of `sizes` next to it."""
+    """Adds a head for each of `sizes` to the model's last layer, which has `classes` outputs."""
     found = last_layer(model, classes)
     if found is None:
         raise FedmtError(
-            f"model.backbone: found no last nn.Linear of {classes} outputs to put other heads beside, which "
-            "this method needs; use another backbone or method, or give a module of features with head=True."
+            f"model.backbone: found no last nn.Linear of {classes} outputs to which this method could add "
+            "other heads. Use another backbone or method, or pass a module of features with head=True."
         )
     name, own = found
     put(model, name, Heads(own, sizes))
@@ -46,7 +46,8 @@ def add_heads(model: nn.Module, classes: int, sizes: Sequence[int]) -> None:
 def last_layer(model: nn.Module, classes: int) -> tuple[str, nn.Linear] | None:
     """The layer that gives the logits, and its name: the last nn.Linear of `classes` outputs.
 
-    timm's networks say which one it is. One with two of them, as a distilled network has, has no last layer.
+    timm's networks name it themselves. A network with two of them, such as a distilled one, has no last
+    layer.
     """
     for module in model.modules():
         ask = getattr(module, "get_classifier", None)
@@ -75,7 +76,7 @@ def find_heads(model: nn.Module) -> tuple[str, Heads] | None:
 
 
 def head_keys(model: nn.Module) -> list[frozenset[str]]:
-    """The names of each head's weights, by head; empty for a model with one last layer alone."""
+    """The names of each head's weights, by head. Empty for a model with a single last layer."""
     found = find_heads(model)
     if found is None:
         return []

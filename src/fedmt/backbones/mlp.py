@@ -8,7 +8,7 @@ from fedmt.backbones.base import Backbone
 from fedmt.backbones.dropout import Dropout
 
 WIDTH = 256
-"""Of a hidden layer."""
+"""Width of a hidden layer."""
 
 DROPPED = 0.1
 """Share of the features that dropout leaves out after each hidden layer."""

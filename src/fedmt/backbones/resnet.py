@@ -133,11 +133,11 @@ def resnet50(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
 
 
 SKIP_MAX_POOL_BELOW = 64
-"""Images smaller than this keep their resolution past the stem, as in the paper's 32x32 runs."""
+"""Images smaller than this keep their resolution after the stem, as in the paper's 32x32 runs."""
 
 
 def pools_by_default(input: Input) -> bool:
-    """Whether the stem has its max-pool where the config does not say."""
+    """Whether the stem has its max-pool, if the config does not set it."""
     return min(input.shape[1:]) >= SKIP_MAX_POOL_BELOW
 
 

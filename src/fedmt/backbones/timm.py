@@ -18,9 +18,9 @@ PREFIX = "timm:"
 
 
 def backbone(name: str, input: Input, key: str = "model.backbone") -> Backbone:
-    """What is known of timm's network of that name, which begins with `timm:`."""
+    """What is known about timm's network with this name, which begins with `timm:`."""
     timm, own = _timm(name, key), name.removeprefix(PREFIX)
-    # Not what timm would fetch from a hub or read from a folder: those names have a prefix of their own.
+    # Not what timm would download from a hub or read from a folder: those names have their own prefix.
     if not timm.is_model(own):
         raise FedmtError(
             f"{key}: timm {timm.__version__} has no network '{own}'.{nearest(own, timm.list_models())} "
@@ -38,7 +38,7 @@ def backbone(name: str, input: Input, key: str = "model.backbone") -> Backbone:
             network: nn.Module = timm.create_model(
                 own, pretrained=False, num_classes=classes, in_chans=channels, **sized
             )
-        except Exception as error:  # of another kind for each network
+        except Exception as error:  # a different error for each network
             said = f"{type(error).__name__}: {error}"
             raise FedmtError(
                 f"{key}: timm cannot build '{own}' for {input.word}s of shape {tuple(input.shape)} ({said})."
@@ -60,7 +60,7 @@ def _timm(name: str, key: str) -> Any:
         raise FedmtError(
             f"{key}: '{name}' needs {error.name}; install the extra: pip install 'fedmt[timm]'."
         ) from None
-    except Exception as error:  # torchvision refuses a torch that it was not made for
+    except Exception as error:  # torchvision rejects a torch version that it was not built for
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise FedmtError(
             f"{key}: '{name}': importing timm failed: {first} Install versions of torch, torchvision and "

@@ -24,13 +24,13 @@ SHOWN = 4
 def load_weights(
     model: nn.Module, path: str | Path, head: str | None, left_out: str | None = None
 ) -> tuple[str, ...]:
-    """Loads the state dict at `path` into `model`, in place; what was adapted comes back as sentences.
+    """Loads the state dict at `path` into `model`, in place. Returns notes on what was adapted.
 
-    head: prefix of the classification layer (`"fc"`, `"classifier.1"`). Where the file's head has
-    another number of classes, the model's own freshly initialised one stays; None allows no such
-    difference. left_out: prefix of a layer that the model does without, whatever the file has for it.
-    A first convolution of 3 channels is summed into a 1-channel model's. Any other
-    difference is a FedmtError, and then the model is unchanged.
+    head: prefix of the classification layer (`"fc"`, `"classifier.1"`). If the file's head has another number
+    of classes, the model's own, freshly initialized head is kept. None allows no such difference. left_out:
+    prefix of a layer that the model does not have, whatever the file contains for it. A first convolution of
+    3 channels is summed into a 1-channel model's. Any other difference is a FedmtError, and then the model is
+    unchanged.
     """
     path = Path(path)
     found = _plain_names(_read(path), path)
@@ -45,18 +45,18 @@ def load_weights(
     notes = []
     if head is not None and _other_classes(found, own, head):
         notes.append(
-            f"{path}: its head '{head}' has {len(found[f'{head}.weight'])} classes, the model "
-            f"{len(own[f'{head}.weight'])}; the head starts from its random initialisation."
+            f"{path}: its head '{head}' has {len(found[f'{head}.weight'])} classes, the model has "
+            f"{len(own[f'{head}.weight'])}. The head starts from its random initialization."
         )
         found |= {key: own[key] for key in own if key.startswith(f"{head}.")}
     first = _first_convolution(model)
     if first in found and _is_colour_for_grey(found[first], own[first]):
-        # A grey image shown as RGB repeats itself in 3 channels, and a convolution adds its channels
-        # up: with the sum as its only channel it answers to the grey image exactly as it did to RGB.
+        # A grayscale image shown as RGB repeats itself in 3 channels, and a convolution adds up its channels.
+        # With their sum as its only channel, it responds to the grayscale image exactly as it did to RGB.
         found[first] = found[first].sum(1, keepdim=True)
         notes.append(f"{path}: '{first}' was summed over its 3 channels, for images of 1 channel.")
     for key in own:
-        # Only a count of batches seen; files from before torch 0.4.1 do not have it.
+        # This only counts the batches seen. Files from before torch 0.4.1 do not have it.
         if key.endswith("num_batches_tracked"):
             found.setdefault(key, own[key])
     _check(found, own, path)
@@ -65,7 +65,7 @@ def load_weights(
 
 
 def _read(path: Path) -> object:
-    """Whatever the file holds, on the CPU."""
+    """The contents of the file, on the CPU."""
     if not path.is_file():
         raise FedmtError(f"{path}: no such file; give the path of a .pth, .pt or .safetensors state dict.")
     try:
@@ -76,8 +76,8 @@ def _read(path: Path) -> object:
     except OSError as error:
         raise FedmtError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except Exception as error:
-        # A damaged file fails in whatever way its damage happens to trigger, so all are caught. torch's
-        # own text is left out: it recommends weights_only=False, which would run what the file holds.
+        # A damaged file can fail in any way, so all exceptions are caught. torch's own message is left out,
+        # because it recommends weights_only=False, which would run code from the file.
         raise FedmtError(
             f"{path}: not a readable file of plain tensors ({type(error).__name__}): it is damaged, or holds "
             "other objects such as a whole pickled model. Expected what "
@@ -86,12 +86,14 @@ def _read(path: Path) -> object:
 
 
 def _plain_names(contents: object, path: Path) -> dict[str, Tensor]:
-    """The state dict itself: out of a `{"state_dict": ...}` wrapper and without a `module.` prefix."""
+    """The state dict itself, taken out of a `{"state_dict": ...}` wrapper and without a `module.` prefix."""
     if isinstance(contents, Mapping) and isinstance(contents.get("state_dict"), Mapping):
         contents = contents["state_dict"]
     if not isinstance(contents, Mapping) or not contents:
         kind = "nothing" if isinstance(contents, Mapping) else f"an object of type {type(contents).__name__}"
-        raise FedmtError(f"{path}: holds {kind}, expected a state dict: parameter names with their tensors.")
+        raise FedmtError(
+            f"{path}: it contains {kind}, expected a state dict: parameter names with their tensors."
+        )
     state: dict[str, Tensor] = {}
     for key, value in contents.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
@@ -107,7 +109,7 @@ def _plain_names(contents: object, path: Path) -> dict[str, Tensor]:
 
 
 def _other_classes(found: Mapping[str, Tensor], own: Mapping[str, Tensor], head: str) -> bool:
-    """Whether the file's head is the model's but for the number of classes."""
+    """Whether the file's head equals the model's except for the number of classes."""
     keys = [key for key in own if key.startswith(f"{head}.")]
     if not all(key in found and found[key].dim() == own[key].dim() > 0 for key in keys):
         return False
@@ -120,7 +122,7 @@ def _other_classes(found: Mapping[str, Tensor], own: Mapping[str, Tensor], head:
 
 
 def _first_convolution(model: nn.Module) -> str:
-    """The key of the first convolution's weight; an empty string without one."""
+    """The key of the first convolution's weight, or an empty string if there is none."""
     names = (name for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
     name = next(names, None)
     return "" if name is None else f"{name}.weight".removeprefix(".")
@@ -144,8 +146,8 @@ def _check(found: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -
     if problems:
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise FedmtError(
-            f"{path}: does not fit the model: {'; '.join(problems[:SHOWN])}{more}. "
-            "Choose the backbone that the weights were made for, or another file."
+            f"{path} does not fit the model: {'; '.join(problems[:SHOWN])}{more}. Choose the backbone that "
+            "the weights were made for, or another file."
         )
 
 

@@ -1,4 +1,4 @@
 """The commands, grouped by when they are used; `cli.py` puts them together.
 
-Each command imports what it needs when it runs. So `--help` does not wait for torch.
+Each command imports what it needs only when it runs, so `--help` does not wait for torch.
 """

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-# Names of registries, repeated here: a shell asks for them at every Tab, and importing the registries takes
-# seconds. tests/commands/test_completion.py compares them.
+# The names in the registries are repeated here because a shell asks for them at every Tab, and importing the
+# registries takes seconds. tests/commands/test_completion.py compares the two.
 METHODS = ("fedmt", "single", "fedtrans", "fedrep", "semifl")
 METRICS = (
     "accuracy",
@@ -32,17 +32,18 @@ def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The federation and how to train.")
+    Path, typer.Argument(metavar="CONFIG.toml", help="The config file: the federation and how to train.")
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting. May be repeated.")
 ]
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run folder, or a file of `fedmt export --safetensors`.")
+    Path,
+    typer.Argument(metavar="RUN", help="A run folder, or a file written by `fedmt export --safetensors`."),
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object for programs; progress goes to standard error."),
+    typer.Option("--json", help="Print one JSON object for other programs. Progress goes to standard error."),
 ]
 AllowOption = Annotated[
     list[str] | None,
@@ -57,7 +58,7 @@ PriorOption = Annotated[
     typer.Option(
         metavar="PRIOR",
         autocompletion=one_of(PRIORS),
-        help="How frequent the wanted classes will be: uniform, reference, centers, or a CSV or TOML file of "
-        "classes and shares.",
+        help="The expected frequencies of the wanted classes: uniform, reference, centers, or a CSV or TOML "
+        "file with one share per class.",
     ),
 ]

@@ -29,7 +29,7 @@ def audit(
     from fedmt.core.escaping import escaped
     from fedmt.runs.audit import verify, words
 
-    # A table of long lines: all of it, also through a pipe.
+    # The lines of the table are long. Print them in full, also through a pipe.
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
     entries, problems = verify(file)
     table = Table()
@@ -47,7 +47,7 @@ def audit(
     console.print(table)
     if expect is not None and not any(entry["hash"] == expect.strip().lower() for entry in entries):
         problems.append(
-            f"no entry has the hash {escaped(expect, 64)}: what came after it may be missing too."
+            f"no entry has the hash {escaped(expect, 64)}. Entries that came after it may be missing too."
         )
     for problem in problems:
         console.print(f"{file}: {problem}", soft_wrap=True)
@@ -55,7 +55,7 @@ def audit(
         raise typer.Exit(1)
     last = f" The last hash is {entries[-1]['hash']}." if entries else ""
     console.print(
-        f"The chain is intact: {len(entries)} entries.{last} Keep it elsewhere: only with --expect can a cut "
-        "at the end be seen.",
+        f"The chain is intact: {len(entries)} entries.{last} Keep this hash somewhere else and pass it with "
+        "--expect later. Without it, nobody can tell whether the end of the log was cut off.",
         soft_wrap=True,
     )

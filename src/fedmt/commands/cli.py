@@ -1,4 +1,4 @@
-"""The command line: its first page, and how a user's mistake ends.
+"""The command line: its first help page, and how a user's mistake is reported.
 
 The commands themselves are in `commands/`. Nothing here may import torch, which takes seconds.
 """
@@ -22,11 +22,11 @@ from fedmt.commands.using import export, predict
 from fedmt.core.errors import FedmtError, nearest
 
 if TYPE_CHECKING:
-    import click  # which newer versions of typer bring as a part of themselves
+    import click  # newer versions of typer bundle it
 
 
 class Commands(TyperGroup):
-    """Names the nearest command, and all, when there is none of the name given."""
+    """Suggests the nearest command and lists all commands when the given name is unknown."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -39,13 +39,15 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    epilog="Begin with `fedmt quickstart`; with your own data: `fedmt init DATA`, then check, run, report.",
+    epilog="Start with `fedmt quickstart`. For your own data, run `fedmt init DATA`, then check, run and "
+    "report.",
     help="Federated learning between centers that label differently: one model in the label space you want.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-# In the order of the first page. A command that needs an argument shows its help when it is given none.
+# The commands appear in this order on the help page. A command that needs an argument shows its help when it
+# is given none.
 app.command(epilog="Example: fedmt init data/")(init)
 app.command(
     "run",
@@ -83,17 +85,17 @@ def _version(
 
 
 def main() -> None:
-    """Entry point: a user's mistake ends in its message and status 2, without a traceback."""
+    """Entry point. A user's mistake ends with a message and exit status 2, without a traceback."""
     warnings.showwarning = lambda message, *_, **__: print(f"Note: {message}", file=sys.stderr)
     try:
         app()
     except FedmtError as error:
         print(f"fedmt: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:  # a file or folder that may not be read or written, a full disk
+    except OSError as error:  # a file or folder that cannot be read or written, or a full disk
         place = f"{error.filename}: " if error.filename else ""
         print(f"fedmt: {place}{error.strerror or error}.", file=sys.stderr)
         sys.exit(2)

@@ -26,7 +26,8 @@ def command_line(
     first, others = (baseline, list(runs)) if baseline is not None else (runs[0], list(runs[1:]))
     if not others:
         raise FedmtError(
-            f"compare: {first} is the only run; give at least one more, or the other one as --baseline RUN."
+            f"compare: {first} is the only run. Give at least one more run, or name the baseline with "
+            "--baseline RUN."
         )
     folders = [first, *others]
     names = dict(zip(folders, distinct(folders), strict=True))
@@ -52,13 +53,13 @@ def command_line(
 
 
 def evaluated(source: Source, folder: Path) -> Evaluation:
-    """What a finished run left, or what its last checkpoint says of the data."""
+    """The evaluation that a finished run saved, or one computed from its last checkpoint and the data."""
     reported = source.reported(str(folder))
     if not reported.metrics:
-        raise FedmtError(f"{folder}: no round is finished yet; compare it when one is.")
+        raise FedmtError(f"{folder}: no round has finished yet. Compare it after the first round.")
     if reported.evaluation is None or not reported.evaluation.tests:
-        why = " ".join(reported.notes) or "It was not tested: there are no [[tests]] in its config."
-        raise FedmtError(f"{folder}: there are no test predictions to compare. {why}")
+        why = " ".join(reported.notes) or "It was not tested, because its config has no [[tests]]."
+        raise FedmtError(f"{folder}: it has no test predictions to compare. {why}")
     return reported.evaluation
 
 
@@ -91,6 +92,9 @@ def _cell(of: Difference) -> str:
 def _known(name: str) -> str:
     metric = METRICS.find(name, "--metric")
     if metric.function is None:
-        raise FedmtError(f"--metric {name}: it has values by class only, and a comparison needs one per run.")
+        raise FedmtError(
+            f"--metric {name}: this metric has values per class only, and a comparison needs one value per "
+            "run."
+        )
     METRICS.setdefault(metric.name, metric)
     return metric.name

@@ -1,4 +1,5 @@
-"""`fedmt predict`: many files to rows, streamed; a file that cannot be read is a row with its error."""
+"""`fedmt predict`: turns many files into rows, one batch at a time. A file that cannot be read becomes a row
+with its error."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from fedmt.runs.files import writing
 from fedmt.runs.folder import refuse_own_files
 
 SHOWN = 20
-"""Rows on a terminal; all go to --out, or through a pipe."""
+"""Number of rows shown on a terminal. All rows go to --out, or through a pipe."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Row:
 def predict_files(
     model: Model, files: Sequence[Item], space: str, top: int, center: str | None = None
 ) -> Iterator[Row]:
-    """A row for each file, in their order; only a batch of them is in memory."""
+    """One row per file, in order. Only one batch of files is in memory at a time."""
     for batch in model.input.read(files):
         found: Iterator[Top] = iter(())
         if len(batch.samples):
@@ -52,7 +53,7 @@ def header(word: str, top: int) -> list[str]:
 
 
 def cells(row: Row, space: str, top: int) -> list[str]:
-    """A row of the CSV; where there is an error, the classes are empty."""
+    """A row of the CSV. If there is an error, the classes are empty."""
     ranked = [cell for name, value in row.top for cell in (name, f"{value:.6f}")]
     return [row.image, space, *ranked, *[""] * (2 * (top - len(row.top))), row.error]
 
@@ -71,22 +72,25 @@ def command_line(
     console: Console,
     allow: Sequence[str] = (),
 ) -> bool:
-    """Predicts and writes; whether any file could be read. `console` is for what is not the result."""
+    """Predicts and writes the rows. Returns whether any file could be read. `console` is for everything
+    except the result."""
     model = load(run, device, allow=allow)
     name = space if space is not None else model.spaces[0]
-    top = min(top, len(model.classes(name)))  # an unknown space or center is told before any file is read
+    top = min(top, len(model.classes(name)))  # an unknown space or center is reported before any file is read
     if center is not None:
         model.check_center(name, center)
     if prior is not None:
         model.check_prior(name)
         model = model.answering_for(prior)
     if any(path.name == SAMPLES and not path.exists() for path in inputs):
-        raise FedmtError(f"{SAMPLES} stands for your own files: name the {model.input.word}s to predict.")
+        raise FedmtError(
+            f"{SAMPLES} is a placeholder for your own files. Name the {model.input.word}s to predict."
+        )
     notes: list[str] = []
     files = model.input.find(inputs, column, notes)
     if out is not None:
         if out.resolve() in {path.resolve() for path in (*inputs, *(f.path for f in files))}:
-            raise FedmtError(f"{out}: --out would overwrite what is to be predicted; give another file.")
+            raise FedmtError(f"{out}: --out would overwrite one of the inputs. Give another file.")
         refuse_own_files(run, out)
     count = _Count()
     rows = count.of(_with_bar(predict_files(model, files, name, top, center), len(files), console))
@@ -104,7 +108,7 @@ def command_line(
 
 
 class _Count:
-    """Counts the rows with an error on their way, and keeps the first error."""
+    """Counts the rows with an error as they pass, and keeps the first error."""
 
     failed = 0
     first = ""
@@ -128,7 +132,7 @@ def _with_bar(rows: Iterable[Row], total: int, console: Console) -> Iterator[Row
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[IO[str]]:
-    """A text file that is there once it is whole, and not before."""
+    """A text file that appears only when it is complete."""
     part = path.with_name(path.name + ".part")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +147,7 @@ def _replaced(path: Path) -> Iterator[IO[str]]:
 def _write(rows: Iterable[Row], file: IO[str], word: str, space: str, top: int) -> None:
     writer = csv.writer(file, lineterminator="\n")
     for number, row in enumerate(rows):
-        if not number:  # not before the first file has been read: an error is then all that is printed
+        if not number:  # print nothing before the first file has been read, so that an error is printed alone
             writer.writerow(header(word, top))
         writer.writerow(cells(row, space, top))
 
@@ -164,20 +168,24 @@ def _show(rows: Iterable[Row], total: int, model: Model, space: str, top: int) -
     console.print(table)
     if total > SHOWN:
         console.print(
-            f"The first {SHOWN} of {total:,} {model.input.word}s; --out FILE.csv writes all of them."
+            f"The first {SHOWN} of {total:,} {model.input.word}s are shown. --out FILE.csv writes all of "
+            "them."
         )
 
 
 def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None, console: Console) -> None:
     if not model.finished:
-        console.print(f"Note: the run is not finished; this is its round {model.round}.", soft_wrap=True)
+        console.print(
+            f"Note: the run is not finished. This is its model after round {model.round}.", soft_wrap=True
+        )
     if model.description.prior is not None:
-        console.print(f"Note: the answers are for {model.description.prior.words}.", soft_wrap=True)
+        console.print(f"Note: the probabilities are for {model.description.prior.words}.", soft_wrap=True)
     if not model.calibrated(space):
         console.print(f"Note: probabilities in '{space}' are not calibrated.", soft_wrap=True)
     if count.failed:
         console.print(
-            f"{count.failed:,} of {total:,} {model.input.word}s could not be read, the first: {count.first}",
+            f"{count.failed:,} of {total:,} {model.input.word}s could not be read. The first error: "
+            f"{count.first}",
             soft_wrap=True,
         )
     if out is not None:

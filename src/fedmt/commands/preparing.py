@@ -25,7 +25,7 @@ def init(
         list[str] | None, typer.Option(metavar="NAME=PATH", help="One center and its data; may be repeated.")
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="A test set; may be repeated.")
+        list[Path] | None, typer.Option(metavar="PATH", help="A test set. May be repeated.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(metavar="NAME", help="The center that has the wanted labels.")
@@ -87,7 +87,8 @@ def schema(
         typer.Option("--pool", help="For the coordinator: make the schema from all centers' statistics."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The file to write; by default tables.schema.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to write. By default, tables.schema from the config."),
     ] = None,
     ignore: Annotated[
         list[str] | None,
@@ -98,7 +99,7 @@ def schema(
         typer.Option(metavar="COLUMN", help="Column whose numbers are codes; may be repeated."),
     ] = None,
     label_column: Annotated[
-        str, typer.Option(help="With --statistics, the column that has the labels.")
+        str, typer.Option(help="With --statistics, the column that holds the labels.")
     ] = "label",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
@@ -132,7 +133,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     console = make_console()
     with Live(console, TimeRemainingColumn()).showing():
         federation, notes = build_federation(settings, at_hand=not remote)
-    # Of a frozen backbone, the reference center's features show what becomes of the config.
+    # With a frozen backbone, the reference center's features show how the config will be adapted.
     engine = build_engine(settings, freeze(settings, federation, device, reference_only=True), device)
     table = Table(
         title=f"{config}: wanted space '{federation.wanted.name}' ({len(federation.wanted)} classes)"
@@ -173,19 +174,20 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         "Nothing was trained."
     )
     if not federation.tests:
-        console.print("Note: no [[tests]], so no accuracy will be reported.")
+        console.print("Note: there are no [[tests]], so no accuracy will be reported.")
     changed = [word for item in set_ or [] for word in ("--set", item)]
     if not remote:
         next_step(console, "run", config, *changed, *_baseline(federation.tests, engine.method))
 
 
 def _baseline(tests: Sequence[Member], method: Method) -> list[str]:
-    """Where there are test samples, a run is worth more next to what the reference center can do alone."""
+    """If there are test samples, suggests a baseline: a run means more next to what the reference center can
+    do alone."""
     return ["--baseline", "single"] if tests and method.name != "single" else []
 
 
 def _correspondence(center: Member, method: Method) -> str:
-    """What is known of a center's correspondence, and what the method does about it."""
+    """What is known about a center's correspondence, and what the method does with it."""
     from fedmt.methods import FedMT
 
     known = center.correspondence

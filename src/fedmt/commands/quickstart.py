@@ -1,7 +1,7 @@
 """The quickstart: the whole idea on bundled images, in minutes on two cores.
 
-A reference center knows ten garments but has a handful of images of each. Eight centers have 750
-images each and label otherwise: four by department, four by layer. Nobody shares an image.
+A reference center knows ten garments but has a handful of images of each. Eight centers have 750 images each
+and label differently: four by department, four by layer. Nobody shares an image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fedmt.training.run import Stopped, run
 
 SPACES = ("garment", "department", "layer")
 
-# Found on training images that no center uses, never on the test images; docs/start/quickstart.md says how.
+# Tuned on training images that no center uses, never on the test images. docs/start/quickstart.md explains
+# how.
 PER_CLASS = 3
 FEDERATED = {
     "rounds": 14,
@@ -35,15 +36,15 @@ FEDERATED = {
     "warmup_epochs": 300,
     "learning_rate": 0.1,
 }
-# The reference center alone, at the rate and batch size that suit it best, for 800 epochs: twice as many
-# gain it half a point.
+# The reference center alone, for 800 epochs, at the learning rate and batch size that suit it best. Twice as
+# many epochs gain half a point.
 ALONE = {
     "rounds": 20,
     "reference_epochs": 40,
     "reference_batch_size": 10,
     "learning_rate": 0.05,
 }
-# With --quick: seconds in place of minutes, to see that an installation works.
+# With --quick: seconds instead of minutes, to check that an installation works.
 QUICK = {"rounds": 2, "reference_epochs": 1, "warmup_epochs": 5}
 OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",
@@ -81,14 +82,16 @@ def quickstart_config(method: str, seed: int, quick: bool = False) -> Config:
 
 
 def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> list[dict[str, Any]]:
-    """Runs the three methods (finished ones are kept) and writes summary.json and report.html."""
+    """Runs the three methods, keeping finished runs, and writes summary.json and report.html."""
     console.print(
         f"Ten garments, {PER_CLASS} labeled images of each at the reference center; 8 centers of "
         f"{50 if quick else 750} images label by department or by layer.",
         soft_wrap=True,
     )
     if quick:
-        console.print("Note: --quick shows that everything works; its accuracies say little.", soft_wrap=True)
+        console.print(
+            "Note: --quick shows that everything works. Its accuracies mean little.", soft_wrap=True
+        )
     rows, folders = [], []
     for method in METHODS:
         config = quickstart_config(method, seed, quick)
@@ -115,9 +118,9 @@ def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> l
     write_atomically(out / "summary.json", (json.dumps(rows, indent=2) + "\n").encode())
     intro = (
         f"Fashion-MNIST, split between nine centers (seed {seed}). The reference center has {PER_CLASS} "
-        f"images of each of ten garments. Eight centers of {50 if quick else 750} images label in other "
-        "spaces: four by department, four by layer. Single uses the reference center's images alone; FedMT "
-        "(T) knows how the spaces correspond; FedMT (E) estimates it."
+        f"images of each of ten garments. Eight centers with {(50 if quick else 750)} images each label in "
+        "other spaces: four by department, four by layer. Single uses only the reference center's images. "
+        "FedMT (T) knows how the spaces correspond. FedMT (E) estimates it."
     )
     command = shlex.join(_again(out, seed, quick))
     page = out / "report.html"
@@ -136,6 +139,6 @@ def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> l
 
 
 def _again(out: Path, seed: int, quick: bool) -> list[str]:
-    """The command that continues."""
+    """The command that continues the quickstart."""
     words = ["fedmt", "quickstart", "--out", str(out), "--seed", str(seed)]
     return [*words, "--quick"] if quick else words

@@ -1,4 +1,4 @@
-"""What came of a run: `report`, `watch` and `compare`."""
+"""The commands that show the results of runs: `report`, `watch` and `compare`."""
 
 from __future__ import annotations
 

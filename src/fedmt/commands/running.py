@@ -1,4 +1,4 @@
-"""`fedmt run`: a run, with `--baseline` a second one, and whether the first is better than it."""
+"""`fedmt run`: trains a run and, with `--baseline`, a second one, and says whether the first is better."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def command_line(
     baseline: str | None,
     as_json: bool,
 ) -> int:
-    """Trains what is not trained yet and prints the result; the exit status. settings: as `--set` takes."""
+    """Trains what is not trained yet and prints the result. Returns the exit status. settings: as given to
+    `--set`."""
     console = make_console(stderr=as_json)
     own, notes = load_variant(config, list(settings), method)
     folder = out or Path("runs") / config.stem
@@ -41,12 +42,14 @@ def command_line(
         _refuse_a_baseline_that_tells_nothing(own, other, baseline)
         runs.append((other, baseline_folder(folder, baseline)))
     if not resume:
-        for _, place in runs:  # before the first is trained, not after it
+        for _, place in runs:  # check this before the first run is trained, not afterwards
             RunFolder(place).refuse_if_taken()
     for note in notes:
         console.print(f"Note: {note}", soft_wrap=True)
     if resume and not RunFolder(folder).config_file.exists():
-        console.print(f"Note: {folder} holds no run to continue: it begins at round 0.", soft_wrap=True)
+        console.print(
+            f"Note: {folder} holds no run to continue, so this run begins at round 0.", soft_wrap=True
+        )
     summaries: list[dict[str, Any]] = []
     try:
         for chosen, place in runs:
@@ -77,7 +80,7 @@ def command_line(
 
 
 def baseline_folder(folder: Path, baseline: str) -> Path:
-    """Next to the run: runs/federation-single for runs/federation."""
+    """The folder of the baseline, next to the run: runs/federation-single for runs/federation."""
     plain = re.sub(r"[^\w.-]+", "-", baseline)  # a method of the user's own is "package.module:Name"
     return folder.with_name(f"{folder.name}-{plain}")
 
@@ -85,29 +88,32 @@ def baseline_folder(folder: Path, baseline: str) -> Path:
 def _refuse_a_baseline_that_tells_nothing(own: Config, other: Config, baseline: str) -> None:
     if own.method["name"] == other.method["name"]:
         raise FedmtError(
-            f"--baseline {baseline}: the run itself is of that method; choose another by --method, or leave "
-            "--baseline out."
+            f"--baseline {baseline}: the run itself uses this method. Choose another method with --method, "
+            "or leave out --baseline."
         )
     if not (own.tests or own.benchmark):
         raise FedmtError(
             f"--baseline {baseline}: there is nothing to compare the two runs on. Add [[tests]] with samples "
-            "that are labeled in the wanted space to the config, or leave --baseline out."
+            "labeled in the wanted space to the config, or leave out --baseline."
         )
 
 
 def _compared(
     runs: Sequence[tuple[Config, Path]], summary: dict[str, Any]
 ) -> tuple[Comparison, dict[str, Any]]:
-    """The comparison of the run with its baseline; the run's summary, which then has it, on disk too."""
+    """The comparison of the run with its baseline, and the run's summary. The summary on disk includes the
+    comparison too."""
     (own, folder), (other, place) = runs
     found = [read_evaluation(RunFolder(path).evaluation_file) for path in (folder, place)]
     names = [METHODS.find(c.method["name"], "method.name").__name__ for c in (own, other)]
     if found[0] is None or found[1] is None:
-        raise FedmtError(f"{folder}, {place}: a run's evaluation.npz is gone; run it again with --resume.")
+        raise FedmtError(
+            f"{folder}, {place}: the evaluation.npz of a run is missing. Run it again with --resume."
+        )
     comparison = compare(
         {str(folder): found[0]}, {str(place): found[1]}, (names[0], names[1]), noun=noun({"input": own.input})
     )
-    # By name alone, so that both folders can be moved together.
+    # Only the name is stored, so that both folders can be moved together.
     summary = {**summary, "comparison": {"baseline": place.name, **comparison.to_json()}}
     RunFolder(folder).write_summary(summary)
     return comparison, summary
@@ -121,7 +127,7 @@ def _again(
     baseline: str | None,
     as_json: bool,
 ) -> list[str]:
-    """The command that continues."""
+    """The command that continues the run."""
     words = ["fedmt", "run", str(config), "--out", str(folder), "--resume"]
     for option, value in (("--method", method), ("--baseline", baseline)):
         words += [option, value] if value is not None else []

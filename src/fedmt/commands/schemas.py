@@ -1,7 +1,7 @@
 """`fedmt schema`: how the tables of all centers become vectors, from their statistics.
 
-In a simulation, one call makes the schema, each center's statistics on their own and then pooled. Between
-machines, each center writes its statistics, and the coordinator pools what it was sent.
+In a simulation, one call makes the schema: it computes the statistics of each center separately and then
+pools them. Between machines, each center writes its statistics, and the coordinator pools what it was sent.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ def command_line(
     force: bool,
     console: Console,
 ) -> None:
-    """Writes a schema, or with `statistics` those of one table. console: for what is said of it."""
+    """Writes a schema or, with `statistics`, the statistics of one table. console: for messages about it."""
     if statistics and pool:
-        raise FedmtError("schema: --statistics is for a center and --pool for the coordinator; give one.")
+        raise FedmtError(
+            "schema: --statistics is for a center and --pool is for the coordinator. Give only one of them."
+        )
     if len(paths) > 1 and not pool:
-        raise FedmtError(f"schema: {len(paths)} files given, expected one; --pool takes several.")
+        raise FedmtError(
+            f"schema: {len(paths)} files were given, but one was expected. Only --pool takes several."
+        )
     if statistics:
         _free(out, force, "--out berlin.json")
         frame = read_frame(paths[0])
@@ -42,8 +46,9 @@ def command_line(
         target = _write(out, found.to_json())
         tell_identifiers([found], console)
         console.print(
-            f"{target}: counts, means and variances of {found.rows:,} rows, and no row. Read it, then send "
-            f"it to the coordinator, who pools all: fedmt schema --pool {target.name} … --out schema.toml",
+            f"Wrote {target}: counts, means and variances of {found.rows:,} rows, but no row. Read it, then "
+            "send it to the coordinator, who pools the statistics of all centers: fedmt schema --pool "
+            f"{target.name} … --out schema.toml",
             soft_wrap=True,
         )
         return
@@ -54,7 +59,7 @@ def command_line(
         config = load_config(paths[0])
         if not isinstance(config.options, TableSpec):
             raise FedmtError(
-                f'{paths[0]}: input = "{config.input}" needs no schema; it belongs to input = "tables".'
+                f'{paths[0]}: input = "{config.input}" needs no schema. A schema belongs to input = "tables".'
             )
         out = out or config.options.schema
         parts = _of_config(config, ignore, categorical)
@@ -62,31 +67,33 @@ def command_line(
     _free(out, force, "--out schema.toml, or [tables] schema in the config")
     schema = Schema.pooled(parts)
     rows = sum(part.rows for part in parts)
-    about = f"From the statistics of {listed([p.name for p in parts], 20)}: {rows:,} rows in all."
+    about = f"Pooled from the statistics of {listed([p.name for p in parts], 20)}: {rows:,} rows in total."
     target = _write(out, schema.to_toml(about))
     tell_identifiers(parts, console)
     numeric = sum(column.type == "numeric" for column in schema.columns)
     console.print(
-        f"{target}: {numeric} numeric and {len(schema.columns) - numeric} categorical columns become "
+        f"Wrote {target}: {numeric} numeric and {len(schema.columns) - numeric} categorical columns become "
         f"{len(schema.features)} features. {following}",
         soft_wrap=True,
     )
 
 
 def _of_config(config: Config, ignore: Collection[str], categorical: Collection[str]) -> list[Statistics]:
-    """The statistics of each center on its own; tests have no part in them."""
+    """The statistics of each center separately. Tests are not included."""
     named: list[tuple[str, SourceSpec]] = [(center.name, center) for center in config.centers]
     if config.reference is not None:
         named.insert(0, (config.reference.name, config.reference))
     if config.benchmark is not None:
         named.append(("benchmark", config.benchmark.data))
-    labels = {column for _, spec in named for column in _no_features(spec)}  # of one center, nor of another
+    labels = {
+        column for _, spec in named for column in _no_features(spec)
+    }  # neither of this center nor of another
     found, problems = [], []
     for name, spec in named:
         if spec.source != "table" or spec.path is None:
             raise FedmtError(
-                f"center '{name}': source '{spec.source}' has no table here. Where the data stay on their "
-                "own machines, use fedmt schema --statistics there, and --pool here."
+                f"center '{name}': source '{spec.source}' has no table here. If the data stay on their own "
+                "machines, run `fedmt schema --statistics` there and `fedmt schema --pool` here."
             )
         aside = {*labels, *ignore}
         try:
@@ -105,26 +112,26 @@ def _no_features(spec: SourceSpec) -> list[str]:
 
 
 def tell_identifiers(parts: Sequence[Statistics], console: Console, titled: Collection[str] = ()) -> None:
-    """titled: columns that are no features by their titles alone."""
+    """titled: columns that are excluded from the features because of their titles alone."""
     names = dict.fromkeys(
         name for part in parts for name, column in part.columns.items() if column.kind == "identifier"
     )
     if titled:
         console.print(
-            f"Note: left out as identifiers, since they are called so: {listed(titled)}.", soft_wrap=True
+            f"Note: left out as identifiers because of their titles: {listed(titled)}.", soft_wrap=True
         )
     if names:
         console.print(
-            f"Note: left out as identifiers, since nearly every row has a value of its own: {listed(names)}.",
+            f"Note: left out as identifiers because nearly every row has a different value: {listed(names)}.",
             soft_wrap=True,
         )
 
 
 def _free(out: Path | None, force: bool, how: str) -> None:
     if out is None:
-        raise FedmtError(f"schema: say where to write it: {how}.")
+        raise FedmtError(f"schema: where should it be written? Give {how}.")
     if out.exists() and not force:
-        raise FedmtError(f"{out} is there already; give another --out, or replace it with --force.")
+        raise FedmtError(f"{out} already exists. Give another --out, or replace it with --force.")
 
 
 def _write(out: Path | None, text: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 SAMPLES = "SAMPLES"
-"""Stands for the user's own files in a command that is named as the next one."""
+"""Placeholder for the user's own files in a suggested command."""
 
 
 def next_step(console: Console, *words: str | Path) -> None:
@@ -18,7 +18,7 @@ def next_step(console: Console, *words: str | Path) -> None:
 
 
 def stopped(console: Console, words: Iterable[str]) -> None:
-    """After Ctrl-C: what is safe, and the command that continues."""
+    """Says after Ctrl-C what is safe, and prints the command that continues."""
     console.print(
-        f"Stopped; every finished round is saved. Continue with:\n  {shlex.join(words)}", soft_wrap=True
+        f"Stopped. Every finished round is saved. Continue with:\n  {shlex.join(words)}", soft_wrap=True
     )

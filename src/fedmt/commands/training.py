@@ -20,8 +20,10 @@ from fedmt.commands.arguments import (
 
 def run_command(
     config: ConfigArgument,
-    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<config's name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. By default, runs/ and the config's name.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in this folder.")] = False,
     method: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Train with this method.", autocompletion=one_of(METHODS)),
@@ -37,7 +39,8 @@ def run_command(
     rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Number that determines everything random.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:1.", autocompletion=one_of(DEVICES))
+        str | None,
+        typer.Option(help="Device to train on: auto, cpu, cuda or cuda:1.", autocompletion=one_of(DEVICES)),
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -81,10 +84,13 @@ OnlyOption = Annotated[
         metavar="TEXT", help="Run only cells whose label, 'column, row', contains this; may be repeated."
     ),
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0 to N-1.")]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Number of runs per cell, with seeds 0 to N-1.")]
 ScaleOption = Annotated[
     str,
-    typer.Option(help="full, small (minutes per run) or tiny (seconds).", autocompletion=one_of(SCALES)),
+    typer.Option(
+        help="Size of the runs: full, small (minutes per run) or tiny (seconds).",
+        autocompletion=one_of(SCALES),
+    ),
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder for the runs and tables.")]
 DataOption = Annotated[
@@ -92,7 +98,10 @@ DataOption = Annotated[
 ]
 WeightsOption = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="ImageNet weights (torchvision); may be repeated."),
+    typer.Option(metavar="FILE", help="File with ImageNet weights (torchvision). May be repeated."),
+]
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of runs side by side. By default, it depends on the cores.")
 ]
 JobsOption = Annotated[
     int | None,

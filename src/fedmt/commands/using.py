@@ -1,4 +1,4 @@
-"""The trained model in use: `predict` and `export`."""
+"""The commands that use a trained model: `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ def predict(
         list[Path],
         typer.Argument(
             metavar="INPUT…",
-            help="Samples (such as images), folders of them, or CSVs that name them. Texts: a CSV, or a file "
-            "with one text per line.",
+            help="Samples (such as images), folders of samples, or CSVs that name them. For texts: a CSV, "
+            "or a file with one text per line.",
         ),
     ],
-    space: Annotated[str | None, typer.Option(help="Label space; by default the wanted one.")] = None,
+    space: Annotated[
+        str | None, typer.Option(help="Label space of the answer. By default, the wanted one.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of top classes to show.")] = 3,
-    out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write every row to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write all rows to this file.")] = None,
     center: Annotated[
         str | None, typer.Option(help="Use this center's own matrix or head instead of the mean.")
     ] = None,
     column: Annotated[
         str | None,
         typer.Option(
-            "--column", "--image-column", help="Column of a CSV that names the files, or holds the texts."
+            "--column", "--image-column", help="Column of a CSV that names the files or holds the texts."
         ),
     ] = None,
     prior: PriorOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device to predict on: auto, cpu, cuda or cuda:1.")] = "auto",
     allow: AllowOption = None,
 ) -> None:
     """Predict classes and probabilities of samples, in any label space of the federation."""
@@ -60,7 +62,7 @@ def export(
     onnx: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Network that maps samples to the probabilities of every label space."
+            metavar="FILE", help="Write the network that maps samples to probabilities in every label space."
         ),
     ] = None,
     safetensors: Annotated[
@@ -71,7 +73,7 @@ def export(
 ) -> None:
     """Write the model as a file to deploy or share."""
     if onnx is None and safetensors is None:
-        raise FedmtError("export: say what to write: --onnx FILE or --safetensors FILE, or both.")
+        raise FedmtError("export: what should be written? Give --onnx FILE, --safetensors FILE or both.")
     from fedmt.commands.steps import SAMPLES, next_step
     from fedmt.core.registry import importing_only
     from fedmt.models import load
@@ -107,6 +109,8 @@ def export(
         )
         console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
     if model.description.prior is not None:
-        console.print(f"The exported model answers for {model.description.prior.words}.", soft_wrap=True)
+        console.print(
+            f"The exported model's probabilities are for {model.description.prior.words}.", soft_wrap=True
+        )
     again = [word for name in named for word in ("--allow", name)]
     next_step(console, "predict", safetensors or run, SAMPLES, *again)

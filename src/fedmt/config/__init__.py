@@ -1,15 +1,15 @@
-"""The config: a TOML file in which a whole run is written down.
+"""The config: a TOML file that describes a whole run.
 
-schema.py      what it may say: the tables and their keys
-parsing.py     reading and checking it; errors.py: where in it a mistake is, and what to say of it
-traveling.py   what of it travels to the centers of a run between machines
+schema.py      what it may contain: the tables and their keys
+parsing.py     reading and checking it; errors.py: where a mistake is, and what to say about it
+traveling.py   which parts travel to the centers of a run between machines
 presets.py     named settings of whole tables
 variants.py    the same config with another method
 building.py    from a config to the method, the strategy, the federation and the network
-describing.py  the other way: a federation of arrays in memory as the tables of a config
+describing.py  the reverse: a federation of arrays in memory as the tables of a config
 freezing.py    the federation through a frozen network
 dumping.py     the resolved config, as a run folder keeps it
-summing.py     secure aggregation: on which terms, and what it excludes
+summing.py     secure aggregation: its terms, and what it excludes
 identity.py    which key each center of a run between machines must have
 """
 

@@ -31,11 +31,11 @@ from fedmt.inputs import Input
 from fedmt.methods import METHODS, Method
 
 GUARD = "guard"
-"""The key of [aggregation] that goes with every strategy, and chooses something by a name of its own."""
+"""The key of [aggregation] that works with every strategy and chooses an entry by name."""
 
 RANDOM_FEATURES = (
-    "model.freeze without model.weights: the features are those of a network at random weights. Name a file "
-    "with trained ones by model.weights."
+    "model.freeze without model.weights: the features come from a network with random weights. Name a file "
+    "with trained weights in model.weights."
 )
 
 
@@ -52,7 +52,7 @@ def build_strategy(config: Config) -> Strategy:
 
 
 def build_guard(config: Config) -> Guard:
-    """What is done about updates that are too large or point elsewhere.
+    """What is done about updates that are too large or point in another direction.
 
     `aggregation.guard` is a name, or a table with a name and options.
     """
@@ -70,8 +70,9 @@ def build_guard(config: Config) -> Guard:
     trains = schedule.reference_counts_in_mean or schedule.reference_trains_after(1, 2)
     if guard.needs_root and not (trains and config.training.reference_epochs > 0):
         raise FedmtError(
-            f"aggregation.guard: '{guard.name}' compares each update with the reference center's own, which "
-            "does not train in every round with this method and these settings; choose another guard."
+            f"aggregation.guard: '{guard.name}' compares each update with the reference center's own, but "
+            "with this method and these settings, the reference center does not train in every round. "
+            "Choose another guard."
         )
     return guard
 
@@ -100,15 +101,15 @@ def _known_options(key: str, entry: type[Guard] | type[Attack], options: Mapping
 def build_transforms(config: Config) -> tuple[Transform, ...]:
     """What happens to an update before a center sends it and after the coordinator receives it.
 
-    They are those of the config's tables that describe one, in the order of the schema. Every engine, and a
-    center on its own machine, calls this.
+    The transforms come from the config's tables that describe one, in the order of the schema. Every engine,
+    and a center on its own machine, calls this.
     """
     tables = (getattr(config, name) for name in type(config).model_fields)
     return tuple(table.transform() for table in tables if isinstance(table, TransformSpec))
 
 
 def build_named(config: Config, table: str) -> Any:
-    """What a table chooses by its name, with its options; some have a table of their own."""
+    """The entry that a table chooses by name, with its options. Some options have their own table."""
     options = {key: value for key, value in getattr(config, table).items() if key != GUARD}
     entry = NAMED[table][1].find(options.pop("name"), f"{table}.name")
     options |= {name: getattr(config, name) for name in own_tables(entry)}
@@ -117,15 +118,16 @@ def build_named(config: Config, table: str) -> Any:
 
 @cache
 def _adapter(entry: Any) -> TypeAdapter[Any]:
-    """pydantic's check of an entry, which takes milliseconds to make; a sweep builds thousands of methods."""
+    """pydantic's validator of an entry. It takes milliseconds to make, and a sweep builds thousands of
+    methods."""
     return TypeAdapter(entry)
 
 
 def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, tuple[str, ...]]:
     """The federation, and notes for the user.
 
-    at_hand: False where the centers' data are on other machines; a benchmark, which is one set, is read
-    all the same and forgotten.
+    at_hand: False if the centers' data are on other machines. A benchmark, which is one set, is read anyway
+    and then discarded.
     """
     spaces = {name: LabelSpace(name, classes) for name, classes in config.spaces.items()}
     vocabulary = Vocabulary(spaces, config.correspondences, config._where)
@@ -136,7 +138,7 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
         attack = build_attack(config)
         if attack is not None:
             if not at_hand:
-                raise FedmtError("attack: it simulates bad centers in one process; remove the table.")
+                raise FedmtError("attack: this table simulates bad centers in one process. Remove it.")
             federation = attack.on_data(federation)
             notes = (*notes, f"Simulated: {listed(attack.centers)} with attack '{attack.name}'.")
         if not at_hand:
@@ -154,7 +156,7 @@ def build_federation(config: Config, at_hand: bool = True) -> tuple[Federation, 
 
 
 def with_held_out(federation: Federation, config: Config) -> tuple[Federation, tuple[str, ...]]:
-    """The federation with what its config holds out to calibrate on, and a note about it."""
+    """The federation, with the samples that its config holds out for calibration, and a note about them."""
     if config.calibration is None:
         return federation, ()
     federation, note = hold_out(federation, config.calibration, config.seed)
@@ -164,7 +166,7 @@ def with_held_out(federation: Federation, config: Config) -> tuple[Federation, t
 def starting_model(config: Config, federation: Federation, network: nn.Module | None = None) -> Classifier:
     """The model at a run's starting weights, which follow from the seed alone.
 
-    network: the module of the user's own, where the config says that one is given; it brings its weights.
+    network: the user's own module, if the config says that one is given. It brings its own weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -172,7 +174,7 @@ def starting_model(config: Config, federation: Federation, network: nn.Module | 
 
 
 def build_model(config: Config, federation: Federation, network: nn.Module | None = None) -> Classifier:
-    """The K-class model at its starting weights. Of a frozen backbone, the head on its features."""
+    """The K-class model at its starting weights. With a frozen backbone, this is the head on its features."""
     spec, input, reference = config.model, federation.input, federation.reference
     if spec.freeze is None:
         weights, normalization = spec.weights, normalization_of(config, federation)
@@ -187,26 +189,26 @@ def build_model(config: Config, federation: Federation, network: nn.Module | Non
     try:
         with torch.no_grad():
             scores: object = model.eval()(seen)
-    except Exception as error:  # a network of the user's own may do anything
+    except Exception as error:  # the user's own network may do anything
         raise FedmtError(
             f"{where} cannot take {len(seen)} {input.word}s as a tensor of shape {tuple(seen.shape)}: "
             f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(scores, Tensor):
         raise FedmtError(
-            f"{where} gives an object of type {type(scores).__name__}, expected a tensor of scores of shape "
-            f"{expected}."
+            f"{where} returned an object of type {type(scores).__name__}, expected a tensor of scores of "
+            f"shape {expected}."
         )
     if tuple(scores.shape) != expected:
         raise FedmtError(
-            f"{where} gives scores of shape {tuple(scores.shape)} for {expected[0]} {input.word}s, expected "
-            f"{expected}: one for each class of '{federation.wanted.name}'."
+            f"{where} returned scores of shape {tuple(scores.shape)} for {expected[0]} {input.word}s, "
+            f"expected {expected}, with one score for each class of '{federation.wanted.name}'."
         )
     return model
 
 
 def normalization_of(config: Config, federation: Federation) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation by which the samples of the federation are normalized for the backbone."""
+    """Mean and standard deviation that normalize the samples of the federation for the backbone."""
     spec, input = config.model, federation.input
     by = spec.normalise or ("imagenet" if spec.weights else "reference")
     if by == "imagenet":
@@ -227,7 +229,7 @@ def build_network(
 ) -> Classifier:
     """The network for label spaces of `sizes`, the wanted one first.
 
-    weights, normalization: what it starts from; a center, which receives all of it, needs neither.
+    weights, normalization: what it starts from. A center receives the whole network and needs neither.
     network: as in `starting_model`.
     """
     key, name = _trained(config)
@@ -241,6 +243,6 @@ def build_network(
 
 
 def _trained(config: Config) -> tuple[str, str]:
-    """The key and the name of the network that is trained: the backbone, or the head on a frozen one."""
+    """The key and the name of the trained network: the backbone, or the head on a frozen backbone."""
     spec = config.model
     return ("model.head", spec.head) if isinstance(spec.head, str) else ("model.backbone", spec.backbone)

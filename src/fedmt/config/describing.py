@@ -1,4 +1,4 @@
-"""A federation that exists already, as the tables of a config: what a run on arrays in memory writes down."""
+"""Describes an existing federation as the tables of a config, for runs on arrays in memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedmt.inputs import INPUTS
 
 
 def data_tables(federation: Federation, kept: Path | None = None) -> dict[str, Any]:
-    """The keys of a config that speak of the data, all with the source 'arrays'.
+    """The keys of a config that describe the data, all with the source 'arrays'.
 
-    kept: the folder in which every center's arrays are kept; None: they are in memory alone.
+    kept: the folder where every center's arrays are stored. None: they are only in memory.
     """
     spaces = {space.name: list(space.classes) for space in federation.spaces}
     spaces |= {t.space.name: list(t.space.classes) for t in federation.tests if t.space is not None}
@@ -52,7 +52,7 @@ def array_files(federation: Federation) -> Iterator[tuple[str, Center, str]]:
 
 
 def own_tests(federation: Federation) -> list[Center]:
-    """The tests without those that follow from others, and would follow again from the same data."""
+    """The tests, without those that are derived from others and would be derived again from the same data."""
     first = [t for t in federation.tests if t.space == federation.wanted]
     derived = {t.name: t.space for t in derived_tests(first, federation.centers, federation.wanted, [])}
     shared = {id(t.values) for t in first}

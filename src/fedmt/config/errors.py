@@ -1,4 +1,4 @@
-"""Where in a config a mistake is, and what to say of it."""
+"""Where in a config a mistake is, and what to say about it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fedmt.core.errors import listed, nearest
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a config came from, for the errors: its file, its text, and the keys that --set changed."""
+    """Where a config came from, for error messages: its file, its text, and the keys that --set changed."""
 
     path: Path | None = None
     text: str = ""
     overridden: tuple[tuple[str, ...], ...] = ()
 
     def place(self, *location: int | str) -> str:
-        """`file.toml, line 12: `, `--set training.rounds: `, or as much as is known."""
+        """`file.toml, line 12: `, `--set training.rounds: `, or as much of this as is known."""
         for key in self.overridden:
             if location[: len(key)] == key:
                 return f"--set {'.'.join(key)}: "
         line = _line(self.text, location)
         for key in self.overridden:
-            # A whole table that is refused, and that the file does not have.
+            # A whole table is rejected that is not in the file.
             if location and not line and key[: len(location)] == location:
                 return f"--set {'.'.join(key)}: "
         if self.path is None:
@@ -39,14 +39,15 @@ class Origin:
 
 
 def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin: Origin) -> str:
-    """Pydantic's findings, a line each, with place and key; unknown keys first, with the nearest one."""
+    """Pydantic's findings, one per line, with place and key. Unknown keys come first, with the nearest known
+    key."""
     unknown, others = [], []
     for finding in error.errors():
         location = (*prefix, *(part for part in finding["loc"] if not _is_type_tag(part)))
         if location[:1] == ("correspondences",) or (
             location[:1] == ("centers",) and "correspondence" in location
         ):
-            # A union of a file and two kinds of table: each would complain in its own words.
+            # A union of a file and two kinds of table. Pydantic would report each alternative separately.
             end = location.index("correspondence") + 1 if "correspondence" in location else 2
             location = location[:end]
             message = 'expected a CSV file, or a table {wanted class = "class" or {class = probability}}'
@@ -70,13 +71,14 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _is_type_tag(part: object) -> bool:
-    """Pydantic puts the alternative of a union it tried into the location ('str', 'dict[str,...]', …)."""
+    """Pydantic includes the alternative of a union that it tried in the location ('str',
+    'dict[str,...]', …)."""
     tags = r"str|int|float|path|(dict|tuple|json-or-python|lax-or-strict)\[.*|(function|constrained)-.*"
     return isinstance(part, str) and re.fullmatch(tags, part) is not None
 
 
 def _keys(root: type, location: tuple[int | str, ...]) -> list[str]:
-    """The keys known at a place of the config, by walking the types of `root`."""
+    """The known keys at a place in the config, found by walking the types of `root`."""
     current: Any = root
     for part in location:
         if isinstance(part, int) or current is None:
@@ -101,7 +103,7 @@ def _inner(hint: Any) -> Any:
 
 
 def _line(text: str, location: tuple[int | str, ...]) -> int | None:
-    """The line of a key in a TOML text: the table's header followed, then the key inside it."""
+    """The line of a key in a TOML text: first the header of its table is found, then the key inside it."""
     table: list[int | str] = []
     counts: dict[str, int] = {}
     best = None

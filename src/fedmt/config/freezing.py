@@ -1,4 +1,4 @@
-"""A federation through its frozen backbone: every sample becomes the vector of its features."""
+"""Passes a federation through its frozen backbone: every sample becomes the vector of its features."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fedmt.inputs import Input, Vectors
 def freeze(
     config: Config, federation: Federation, device: torch.device, reference_only: bool = False
 ) -> Federation:
-    """The federation of the features, if the config freezes the backbone; else the federation as it is.
+    """The federation of features if the config freezes the backbone, else the unchanged federation.
 
-    Where the input's options name a cache folder, the features are kept in it, so that several runs on the
+    If the input's options name a cache folder, the features are stored there, so that several runs on the
     same samples and network compute them once.
-    reference_only: leaves the other centers and the tests out, to see quickly what becomes of a config.
+    reference_only: leaves out the other centers and the tests, to check a config quickly.
     """
     if config.model.freeze is None or federation.encoded is not None:
         return federation
@@ -62,7 +62,8 @@ def freeze(
 
 
 def frozen_network(config: Config, federation: Federation) -> Classifier:
-    """The backbone below its last layer, at its starting weights, which follow from the seed or the file."""
+    """The backbone below its last layer, at its starting weights. These come from the seed or from
+    the file."""
     spec = config.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -77,12 +78,13 @@ def frozen_network(config: Config, federation: Federation) -> Classifier:
 
 
 def features_of(center: Center, features: Tensor, input: Input | None = None) -> Center:
-    """A center with features [N, D] in place of its samples. input: what the federation says of them."""
+    """A center with features [N, D] instead of its samples. input: the federation's description of the
+    features."""
     return replace(center, values=features, input=input or Vectors((features.shape[1],)))
 
 
 def _read(path: Path) -> Tensor | None:
-    """Features that another run has computed; None where there are none that can be read."""
+    """Features that another run has computed. None if there are none, or if they cannot be read."""
     try:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except (OSError, ValueError, EOFError):
@@ -90,7 +92,7 @@ def _read(path: Path) -> Tensor | None:
 
 
 def _write(path: Path, features: Tensor) -> None:
-    """Writes the file whole or not at all: several runs may do so at once."""
+    """Writes the whole file or nothing, because several runs may write it at once."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +102,8 @@ def _write(path: Path, features: Tensor) -> None:
         temporary.replace(path)
     except OSError as error:
         raise FedmtError(
-            f"{path.parent}: cannot write the features ({error.strerror or error}). Make room or set another "
-            "cache folder."
+            f"{path.parent}: the features cannot be written ({error.strerror or error}). Free some space or "
+            "set another cache folder."
         ) from None
     finally:
         if temporary is not None:

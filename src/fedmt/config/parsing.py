@@ -1,7 +1,7 @@
-"""Reads a config: a TOML file, checked whole before anything is loaded or written.
+"""Reads a config, a TOML file. All of it is checked before anything is loaded or written.
 
-Every error names the file, the line where it can be found, and the key; an unknown key comes with
-the nearest known one.
+Every error names the file, the key and, if it can be found, the line. For an unknown key, the nearest known
+one is suggested.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedmt.metrics import enter
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Reads a TOML config; `overrides` are `key=value` pairs as `--set` takes them."""
+    """Reads a TOML config. `overrides` are `key=value` pairs, as given to `--set`."""
     path = Path(path)
     raw, text = read_config(path)
     keys = tuple(override(raw, item) for item in overrides or [])
@@ -38,7 +38,7 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """The TOML file of one federation, not yet checked, as dictionaries and as text."""
+    """The TOML file of one federation as dictionaries and as text, not yet checked."""
     raw, text = read_toml(path)
     if "rows" in raw and "columns" in raw:
         raise FedmtError(f"{path} is an experiment, not a federation: `fedmt sweep {path}` runs it.")
@@ -46,27 +46,29 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """A TOML file as dictionaries and as text; what cannot be read is a FedmtError."""
+    """A TOML file as dictionaries and as text. A file that cannot be read raises a FedmtError."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows editors may begin it with a mark
+        text = path.read_text(
+            encoding="utf-8-sig"
+        )  # Windows editors may add a byte order mark at the beginning
     except FileNotFoundError:
         others = [str(p) for p in sorted(path.parent.glob("*.toml")) if p.name != "pyproject.toml"]
-        hint = nearest(str(path), others) or (f" In that folder: {listed(others)}." if others else "")
+        hint = nearest(str(path), others) or (f" That folder contains {listed(others)}." if others else "")
         first = "" if hint else " `fedmt init` writes a first one from your data."
-        raise FedmtError(f"{path}: there is no such file.{hint}{first}") from None
+        raise FedmtError(f"{path}: this file does not exist.{hint}{first}") from None
     except IsADirectoryError:
         inside = [str(p) for p in sorted(path.glob("*.toml"))]
         hint = f"such as {inside[0]}" if inside else "which `fedmt init` writes from your data"
-        raise FedmtError(f"{path} is a folder; name the TOML file, {hint}.") from None
+        raise FedmtError(f"{path} is a folder. Name the TOML file, {hint}.") from None
     except OSError as error:
-        raise FedmtError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise FedmtError(f"{path} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
-        raise FedmtError(f"{path}: not text in UTF-8, so not a TOML file.") from None
+        raise FedmtError(f"{path}: this is not a TOML file, because it is not UTF-8 text.") from None
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
         data = path.suffix.lower() in (".csv", ".parquet", ".txt", ".json")
-        hint = " It is not a config; `fedmt init` writes one from your data." if data else ""
+        hint = " This is not a config. `fedmt init` writes one from your data." if data else ""
         raise FedmtError(f"{path}: not valid TOML: {error}.{hint}") from None
 
 
@@ -105,7 +107,7 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         said = explain(error, schema, prefix, origin)
         model = raw.get("model")
         if "'augmentation." in said and isinstance(model, dict) and model.get("freeze"):
-            said += " With model.freeze, the views are those of vectors; remove the others."
+            said += " With model.freeze, the views are views of vectors. Remove the keys of other views."
         raise FedmtError(said) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
@@ -123,37 +125,40 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             )
         if config.attack is not None:
             raise FedmtError(
-                f"{origin.place('attack')}attack: it simulates bad centers of a [benchmark]; remove it."
+                f"{origin.place('attack')}attack: this table simulates bad centers of a [benchmark]. Remove "
+                "it."
             )
     elif config.wanted or config.reference or config.centers or config.tests:
-        raise FedmtError(f"{origin.place()}both [benchmark] and a federation of its own are given; keep one.")
+        raise FedmtError(
+            f"{origin.place()}both [benchmark] and a federation with centers are given. Keep only one."
+        )
     elif config.privacy is not None and config.benchmark.augment_to:
         raise FedmtError(
-            f"{origin.place('privacy')}privacy: together with benchmark.augment_to, a record would be in its "
-            "center several times, and each copy would count as one; keep one of the two."
+            f"{origin.place('privacy')}privacy: with benchmark.augment_to, a record would be in its center "
+            "several times, and each copy would count as a separate record. Keep only one of the two."
         )
     elif config.calibration is not None and config.benchmark.augment_to:
         raise FedmtError(
-            f"{origin.place('calibration')}calibration: together with benchmark.augment_to, augmented copies "
-            "of the images that are held out would be trained on; keep one of the two."
+            f"{origin.place('calibration')}calibration: with benchmark.augment_to, augmented copies of "
+            "held-out images would be used for training. Keep only one of the two."
         )
     return config
 
 
 def _check_frozen(config: Config) -> None:
-    """Freezing is for networks that make features; and each sample has one vector of them."""
+    """Freezing is for networks that compute features, and each sample has one feature vector."""
     if config.model.freeze is None:
         return
     kind = find_input(config.input)
     if issubclass(kind, Vectors) or kind.seen_as == Vectors.name:
         raise FedmtError(
             f"model.freeze: the samples of this federation are {kind.name}, and '{config.model.backbone}' "
-            "trains on them as they are; leave it out. It is for networks that make features of images."
+            "trains on them directly. Leave it out. It is for networks that compute features of images."
         )
     if config.benchmark is not None and config.benchmark.augment_to:
         raise FedmtError(
             "benchmark.augment_to: with model.freeze, the features of each sample are computed once, so no "
-            "copies are augmented; keep one of the two."
+            "copies are augmented. Keep only one of the two."
         )
 
 
@@ -171,14 +176,14 @@ def _sources(config: Config) -> Iterator[tuple[str, SourceSpec]]:
 
 
 def _check_options(table: str, config: Config, origin: Origin) -> None:
-    """The name must be one that is found, and every key one of its options."""
+    """Checks that the name can be found, and that every key is one of its options."""
     options, registry = getattr(config, table), NAMED[table][1]
     entry = registry.find(options.get("name"), f"{table}.name")
     known, elsewhere = option_names(entry), {*own_tables(entry), *own_tables(Method)}
     for key in options:
         if key in elsewhere:
             raise FedmtError(
-                f"{origin.place(table, key)}{table}.{key}: goes into a table of its own, [{key}]."
+                f"{origin.place(table, key)}{table}.{key}: this belongs in its own table, [{key}]."
             )
         if key not in ("name", *known) and (table, key) != ("aggregation", GUARD):
             hint = nearest(key, known) or (
@@ -190,7 +195,7 @@ def _check_options(table: str, config: Config, origin: Origin) -> None:
 
 
 def override(raw: dict[str, Any], item: str) -> tuple[str, ...]:
-    """Applies one `a.b=value` and returns its key; a value that is not TOML is plain text."""
+    """Applies one `a.b=value` and returns its key. A value that is not valid TOML is taken as plain text."""
     key, equals, value = item.partition("=")
     if not equals or not key.strip():
         raise FedmtError(f"--set {item}: expected key=value, as in --set training.rounds=20.")

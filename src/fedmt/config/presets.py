@@ -1,4 +1,4 @@
-"""Named settings of whole config tables, which each method says for itself (`Method.presets`)."""
+"""Named settings of whole config tables. Each method defines its own (`Method.presets`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedmt.methods import METHODS
 
 
 def with_preset(raw: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """The preset's values for the config's method, below the config's own."""
+    """The config with the preset's values for its method. The config's own values take precedence."""
     name = raw.get("preset")
     if name is None:
         return raw
     try:
         method = METHODS.find(_method(raw), "method.name")
     except FedmtError:
-        method = None  # an error that validation will name
+        method = None  # validation will report this error
     every = [*METHODS.values()] if method is None else [method, *METHODS.values()]
     known = list(dict.fromkeys(preset for each in every for preset in each.presets))
     if not isinstance(name, str) or name not in known:
@@ -37,9 +37,9 @@ def with_preset(raw: dict[str, Any], origin: Origin) -> dict[str, Any]:
     for section, values in method.presets[name].items():
         own_values = raw.get(section, {})
         if not isinstance(own_values, dict):
-            continue  # an error that validation will name
+            continue  # validation will report this error
         if section == "aggregation" and own_values.get("name", values["name"]) != values["name"]:
-            continue  # the options of one strategy are not another's
+            continue  # the options of one strategy do not apply to another
         merged[section] = {**values, **own_values}
     return merged
 

@@ -1,4 +1,4 @@
-"""What a config may say: its tables and their keys."""
+"""What a config may contain: its tables and their keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMED: dict[str, tuple[str, Registry[Any]]] = {
     "method": ("fedmt", METHODS),
     "aggregation": ("fedavgm", STRATEGIES),
 }
-"""Tables that choose one thing by its `name` and give its options: the default, and all there are."""
+"""Tables that choose one entry by its `name` and give its options: the default, and all known entries."""
 
 
 class ModelSpec(Section):
@@ -58,7 +58,8 @@ class ModelSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _frozen(cls, raw: Any) -> Any:
-        """One spelling of `freeze`, so that a run folder keeps one; and the head that belongs to it."""
+        """Normalizes the spelling of `freeze`, so that a run folder always has the same one, and sets the
+        head that belongs to it."""
         if not isinstance(raw, dict):
             return raw
         if raw.get("freeze") not in (None, True, False, "backbone"):
@@ -71,14 +72,14 @@ class ModelSpec(Section):
         if raw.get("freeze") is not None:
             if str(raw.get("backbone", "")).startswith(PREFIX):
                 raise FedmtError(
-                    "model.freeze: is for networks that fedmt builds; of an nn.Module of your own, compute "
-                    "the features yourself and train on them as vectors."
+                    "model.freeze: this is for networks that fedmt builds. For an nn.Module of your own, "
+                    "compute the features yourself and train on them as vectors."
                 )
             return {**raw, "head": raw.get("head") or "linear"}
         if isinstance(raw.get("head"), str):
             raise FedmtError(
-                "model.head: is for the features of a frozen backbone; set model.freeze = true, or leave it "
-                "out."
+                "model.head: this is for the features of a frozen backbone. Set model.freeze = true, or "
+                "leave it out."
             )
         return raw
 
@@ -87,7 +88,7 @@ class DeploymentSpec(Section):
     """A run between machines, over Flower. A local run reads only what concerns secure aggregation."""
 
     min_centers: int = Field(1, ge=1)
-    """Fewest centers that must answer in a round; with fewer, the run stops."""
+    """Smallest number of centers that must answer in a round. With fewer, the run stops."""
     wait: float = Field(600.0, gt=0)
     """Seconds to wait for the centers to connect before the first round."""
     timeout: float = Field(3600.0, gt=0)
@@ -120,8 +121,8 @@ class Config(Section):
     seed: Travels[int] = Field(0, ge=0, lt=2**63)
     """Number that determines everything random in a run. Run several seeds before you trust a difference."""
     device: Stays[str] = "auto"
-    """Where to train: `"cpu"`; `"cuda"`, every visible GPU; `"cuda:1"`, one of them. `"auto"` is `"cuda"` if
-    there is a GPU."""
+    """Where to train. `"cpu"` is the CPU, `"cuda"` is every visible GPU, and `"cuda:1"` is one of them.
+    `"auto"` is `"cuda"` if there is a GPU."""
     precision: Travels[Literal["auto", "float32", "bfloat16"]] = "auto"
     """Number format of the forward and backward passes. `"auto"` is bfloat16 on CUDA and float32
     elsewhere."""
@@ -132,17 +133,17 @@ class Config(Section):
     """Whether `torch.compile` prepares the network, where centers train in CUDA graphs. It takes 20 to 40 s
     at the start. On ResNet18 a round became 3% shorter, so try it only in runs of hours."""
     prefetch: Stays[bool | None] = None
-    """Whether samples stay in host memory and are sent to the GPU ahead of their steps. If not set, they
-    stay there only if they would not fit on the GPU."""
+    """Whether samples stay in host memory and are sent to the GPU ahead of their steps. If it is not set,
+    they stay there only if they would not fit on the GPU."""
     preset: Stays[str | None] = None
     """Named settings for whole tables. `"paper"` gives the method the options that the paper prints. Keys
     that you set yourself take precedence."""
     metrics: Stays[list[str]] = Field(default_factory=list)
-    """Your own metrics, measured next to the built-in ones, as `["package.module:NAME"]`."""
+    """Your own metrics, measured in addition to the built-in ones, as `["package.module:NAME"]`."""
     checkpoint_every: Stays[int] = Field(1, ge=1)
     """Rounds between two checkpoints."""
     keep_checkpoints: Stays[int] = Field(2, ge=2)
-    """Number of latest checkpoints to keep. Raise it to be able to go back to an earlier round."""
+    """Number of most recent checkpoints to keep. Raise it if you want to return to an earlier round."""
     method: Travels[dict[str, Any]] = Field(default_factory=dict)
     """The method and its options."""
     aggregation: Travels[dict[str, Any]] = Field(default_factory=dict)
@@ -151,7 +152,8 @@ class Config(Section):
     """How centers train."""
     augmentation: Travels[Views]
     """What the weak and strong views do."""
-    # Of a simulation. Between machines it is each center's own, and here what is asked of all of them.
+    # This applies to a simulation. Between machines, each center has its own table, and this one is a
+    # requirement for all of them.
     privacy: Stays[PrivacySpec | None] = None
     """Differential privacy of each center's records, in a simulation. In a run between machines it is a
     condition that every center must meet."""
@@ -180,29 +182,29 @@ class Config(Section):
     tracking: Stays[TrackingSpec | None] = None
     """Trackers that the run reports to."""
 
-    _where: str = PrivateAttr("config")  # its file, for errors that come up while the data is read
+    _where: str = PrivateAttr("config")  # its file, for errors that are found while the data is read
 
     @model_validator(mode="before")
     @classmethod
     def _with_backbone(cls, raw: Any) -> Any:
-        """The network that belongs to the input, where the config names none."""
+        """The default network of the input, if the config names none."""
         if not isinstance(raw, dict) or not isinstance(raw.get("model", {}), dict):
             return raw
         usual = find_input(raw.get("input", DEFAULT_INPUT.name)).backbone
         return {**raw, "model": {"backbone": usual, **raw.get("model", {})}}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its class is made when it is read, so pickle finds it by the input."""
+        """Its class is made when a config is read, so pickle finds it through the input."""
         return _restored, (self.input, self.model.freeze, self.__getstate__())
 
     @property
     def sums_only(self) -> bool:
-        """Whether the coordinator is to learn nothing but sums."""
+        """Whether the coordinator may learn nothing but sums."""
         return self.deployment is not None and self.deployment.secure_aggregation
 
     @property
     def options(self) -> Section:
-        """The table of the input."""
+        """The config's table for the input."""
         options: Section = getattr(self, find_input(self.input).name)
         return options
 
@@ -212,7 +214,7 @@ def find_input(name: object) -> type[Input]:
 
 
 def config_class(raw: Mapping[str, Any]) -> type[Config]:
-    """The schema that a config given as nested dictionaries is checked by."""
+    """The schema that checks a config given as nested dictionaries."""
     model = raw.get("model", {})
     frozen = isinstance(model, Mapping) and bool(model.get("freeze"))
     return _config_class(find_input(raw.get("input", DEFAULT_INPUT.name)), frozen)
@@ -227,10 +229,11 @@ def _restored(input: str, freeze: str | None, state: dict[Any, Any]) -> Config:
 
 @cache
 def _config_class(kind: type[Input], frozen: bool) -> type[Config]:
-    """frozen: the network is, so what is trained on, and seen in views, are vectors."""
+    """frozen: whether the network is frozen. The model then trains on vectors, and views are views of
+    vectors."""
     if not kind.name.isidentifier() or kind.name in Config.model_fields:
         raise FedmtError(
-            f"input: {kind.__name__}.name is '{kind.name}'; it names a table of the config, so it must be an "
+            f"input: {kind.__name__}.name is '{kind.name}'. It names a table of the config, so it must be an "
             "identifier that no other table has."
         )
     views = Vectors.views if frozen else kind.views

@@ -1,8 +1,9 @@
-"""What of a config travels to the centers of a run between machines, and what stays with the coordinator.
+"""Which parts of a config travel to the centers of a run between machines, and which stay with the
+coordinator.
 
-Every key of the config says which of the two it does: `Travels[int]` or `Stays[str]`. A table that travels
-says it of each of its keys in turn. A key that says neither is an error when the schema is imported. So a new
-table cannot be forgotten and silently fall back to its defaults at every center.
+Every key of the config declares which of the two it does: `Travels[int]` or `Stays[str]`. A table that
+travels declares it for each of its keys in turn. A key that declares neither is an error when the schema is
+imported. A new table therefore cannot be forgotten and silently fall back to its defaults at every center.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fedmt.core.section import STAYS, TRAVELS, Section
 
 
 def for_centers(schema: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the values of a config or of one of its tables, those that travel."""
+    """The values of a config, or of one of its tables, that travel."""
     found: dict[str, Any] = {}
     for name, field in schema.model_fields.items():
         if name not in values or not _travels(schema, name, field):
@@ -29,7 +30,7 @@ def for_centers(schema: type[Section], values: Mapping[str, Any]) -> dict[str, A
 
 
 def check_marks(schema: type[Section]) -> None:
-    """Refuses a schema with a key that does not say whether it travels."""
+    """Rejects a schema with a key that does not declare whether it travels."""
     for name, field in schema.model_fields.items():
         table = _table(field.annotation)
         if _travels(schema, name, field) and table is not None:
@@ -39,12 +40,12 @@ def check_marks(schema: type[Section]) -> None:
 def _travels(schema: type[Section], name: str, field: FieldInfo) -> bool:
     marks = [mark for mark in field.metadata if mark in (TRAVELS, STAYS)]
     if len(marks) != 1:
-        raise TypeError(f"{schema.__name__}.{name} must say whether it Travels to the centers or Stays.")
+        raise TypeError(f"{schema.__name__}.{name} must declare whether it Travels to the centers or Stays.")
     return TRAVELS in marks
 
 
 def _table(annotation: Any) -> type[Section] | None:
-    """The table that a key holds, also where it may be absent; None for a value, which travels whole."""
+    """The table that a key holds, even if it is optional. None for a value, which travels whole."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         kinds = [a for a in typing.get_args(annotation) if a is not types.NoneType]
         annotation = kinds[0] if len(kinds) == 1 else None

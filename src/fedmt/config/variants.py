@@ -1,4 +1,5 @@
-"""A config with another method than it names: what `fedmt run --method` and `--baseline` train."""
+"""A config with a different method than the one it names, as trained by `fedmt run --method` and
+`--baseline`."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ def load_variant(
     method: str | None = None,
     baseline: str | None = None,
 ) -> tuple[Config, list[str]]:
-    """A TOML config with another method, and notes on what of the file was left out for it.
+    """A TOML config with another method, and notes on the settings in the file that were left out for it.
 
     method: chosen before `overrides`, which may then set its options. baseline: chosen after them, so that
-    options which `overrides` give the method are not the baseline's.
+    options that `overrides` set for the method do not apply to the baseline.
     """
     path = Path(path)
     raw, text = read_config(path)
@@ -33,11 +34,12 @@ def load_variant(
 
 
 def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
-    """Changes the config's method; options that it does not have, and tables it refuses, are left out."""
+    """Changes the config's method. Options that the new method does not have, and tables it rejects, are left
+    out."""
     chosen = METHODS.find(name, asked)
     own = raw.get("method", {})
     if not isinstance(own, dict):
-        return []  # an error that parsing will name
+        return []  # parsing will report this error
     before = own.get("name", NAMED["method"][0])
     known = {"name", *option_names(chosen)}
     left = [f"method.{key}" for key in own if key not in known] if name != before else []
@@ -49,4 +51,4 @@ def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
         left.append(f"preset = {raw.pop('preset')!r}")
     if not left:
         return []
-    return [f"{asked}: left out {', '.join(left)}, which the config gives for '{before}'."]
+    return [f"{asked}: left out {', '.join(left)}, which the config sets for '{before}'."]

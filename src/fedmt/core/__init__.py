@@ -1,1 +1,1 @@
-"""The foundation: errors, label spaces, losses and other pure functions that everything stands on."""
+"""The foundation: errors, label spaces, losses and other pure functions that everything else is built on."""

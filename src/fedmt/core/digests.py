@@ -1,4 +1,4 @@
-"""A digest of tensors, to tell whether they are still what they were."""
+"""A digest of tensors, to tell whether they have changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Safetensors notices a truncated file, not a flipped bit; this does."""
+    """Detects a flipped bit. Safetensors itself only notices a truncated file."""
     digest = hashlib.blake2b(digest_size=16)
     for key in sorted(tensors):
         value = tensors[key].cpu().contiguous()

@@ -1,7 +1,7 @@
-"""The one exception a user's mistake raises.
+"""The one exception that a user's mistake raises.
 
-Its message names the file, line, center or class, says what was expected and what to do; the
-command line prints it without a traceback and exits with status 2.
+Its message names the file, line, center or class, and says what was expected and what to do. The command line
+prints it without a traceback and exits with status 2.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from difflib import get_close_matches
 
 
 class FedmtError(Exception):
-    """Something the user can mend: bad data, a bad config, a folder in the way."""
+    """Something the user can fix: bad data, a bad config, or a folder that is in the way."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`" Did you mean 'x'?"` for the known word nearest to `word`, else an empty string."""
+    """`" Did you mean 'x'?"` for the known word nearest to `word`, or an empty string."""
     close = closest(word, known)
     return f" Did you mean '{close}'?" if close is not None else ""
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word nearest to `word`, if one is near."""
+    """The known word nearest to `word`, if one is similar enough."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -38,29 +38,29 @@ def cut(texts: Sequence[str], limit: int) -> str:
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    """Refuses an option below its least value (and NaN)."""
+    """Rejects an option below its smallest allowed value (and NaN)."""
     if not value >= least:
         raise FedmtError(f"{name}: {value} given, expected at least {least}.")
 
 
 def positive(name: str, value: float) -> None:
-    """Refuses an option that is not above 0 (and NaN)."""
+    """Rejects an option that is not above 0 (and NaN)."""
     if not value > 0:
         raise FedmtError(f"{name}: {value} given, expected more than 0.")
 
 
 def share(name: str, value: float) -> None:
-    """Refuses an option outside 0 <= value < 1."""
+    """Rejects an option outside 0 <= value < 1."""
     if not 0 <= value < 1:
-        raise FedmtError(f"{name}: {value} given, expected 0 <= it < 1.")
+        raise FedmtError(f"{name}: {value} given, expected at least 0 and less than 1.")
 
 
 TOLD = 10
-"""Problems of one source that are told in full; the rest are counted."""
+"""Number of problems of one source that are listed. The rest are counted."""
 
 
 def together(problems: Sequence[str]) -> FedmtError:
-    """One error of all the problems of a source, so that they can be mended in one go."""
+    """One error for all the problems of a source, so that they can be fixed together."""
     if len(problems) == 1:
         return FedmtError(problems[0])
     more = [f"and {len(problems) - TOLD:,} more."] if len(problems) > TOLD else []

@@ -1,5 +1,5 @@
-"""Text from elsewhere, made safe to print: no newline that forges a line of a log, no code that a terminal
-obeys."""
+"""Makes text from elsewhere safe to print. No newline can forge a line of a log, and no control code reaches
+a terminal."""
 
 from __future__ import annotations
 

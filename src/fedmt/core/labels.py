@@ -24,20 +24,22 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError, listed, nearest
 
 COLUMN_TOLERANCE = 5e-3
-"""How far a column's sum may be from 1: three decimals of ten classes pass, typing errors do not."""
+"""How far a column's sum may be from 1. Ten classes rounded to three decimals pass, typing errors do not."""
 
 
 def class_name(text: str) -> str:
-    """`text` as class names are compared: without spaces around it, its accents composed (NFC).
+    """The form in which class names are compared: without surrounding spaces, and with composed accents
+    (NFC).
 
-    A Mac writes the names of folders decomposed (NFD), most else composed; they look the same.
+    macOS writes the names of folders in decomposed form (NFD), and most other systems in composed form. They
+    look the same.
     """
     return unicodedata.normalize("NFC", text.strip())
 
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """Named classes in a fixed order; names are compared as `class_name` writes them.
+    """Named classes in a fixed order. Names are compared in the form that `class_name` returns.
 
     >>> space = LabelSpace("department", ["tops", "shoes"])
     >>> space.index("shoes"), len(space), "bag" in space
@@ -52,7 +54,7 @@ class LabelSpace:
             raise FedmtError(f"Label space '{name}': classes must be a list of names, got {classes!r}.")
         names = tuple(class_name(c) for c in classes)
         if not names:
-            raise FedmtError(f"Label space '{name}' has no classes; name at least one.")
+            raise FedmtError(f"Label space '{name}' has no classes. Name at least one.")
         if "" in names:
             raise FedmtError(f"Label space '{name}': class {names.index('') + 1} has an empty name.")
         twice = sorted({c for c in names if names.count(c) > 1})
@@ -62,7 +64,7 @@ class LabelSpace:
         object.__setattr__(self, "classes", names)
 
     def index(self, label: str, where: str = "") -> int:
-        """The position of a class; `where` (a file and line, a center) goes into the error."""
+        """The position of a class. `where` (a file and line, or a center) is part of the error message."""
         try:
             return self.classes.index(class_name(label))
         except ValueError:
@@ -107,7 +109,8 @@ class Correspondence:
         coarse: LabelSpace,
         source: str = "",
     ) -> None:
-        """Checks and keeps `matrix` as float32; `source` (a file, a center) goes into the errors."""
+        """Checks `matrix` and stores it as float32. `source` (a file or a center) is part of the error
+        messages."""
         where = f"{source}: correspondence" if source else "Correspondence"
         where = f"{where} '{fine.name}' -> '{coarse.name}'"
         try:
@@ -117,14 +120,14 @@ class Correspondence:
         if values.shape != (len(coarse), len(fine)):
             raise FedmtError(
                 f"{where}: the matrix is {' x '.join(map(str, values.shape))}, expected {len(coarse)} x "
-                f"{len(fine)} (a row for each class of '{coarse.name}', a column for each of '{fine.name}')."
+                f"{len(fine)} (one row per class of '{coarse.name}', one column per class of '{fine.name}')."
             )
         bad = ~torch.isfinite(values) | (values < 0)
         if bad.any():
             j, k = (int(i) for i in bad.nonzero()[0])
             raise FedmtError(
                 f"{where}: entry ('{coarse.classes[j]}', '{fine.classes[k]}') is {values[j, k].item()}; "
-                "entries are probabilities, between 0 and 1."
+                "entries are probabilities between 0 and 1."
             )
         sums = values.sum(0)
         off = (sums - 1).abs() > COLUMN_TOLERANCE
@@ -139,7 +142,7 @@ class Correspondence:
                 f"{where}: the column of '{fine.classes[k]}' sums to {sums[k].item():.6g}, "
                 f"expected 1; {hint}."
             )
-        # Renormalised in float64, so that what was within the tolerance is exact from here on.
+        # Renormalized in float64, so that sums within the tolerance are exact from here on.
         object.__setattr__(self, "matrix", (values / sums).to(torch.float32))
         object.__setattr__(self, "fine", fine)
         object.__setattr__(self, "coarse", coarse)
@@ -175,7 +178,8 @@ class Correspondence:
         missing = [c for c in fine if c not in seen]
         if missing:
             raise FedmtError(
-                f"{where}: no entry for {listed(missing)} of '{fine.name}'; every wanted class needs one."
+                f"{where}: no entry for {listed(missing)} of '{fine.name}'; every wanted class needs an "
+                "entry."
             )
         return cls(matrix, fine, coarse, source)
 
@@ -183,7 +187,7 @@ class Correspondence:
     def from_csv(cls, path: str | Path, fine: LabelSpace, coarse: LabelSpace) -> Correspondence:
         """From a table with the wanted classes across the top and the center's classes down the side.
 
-        Rows and columns may stand in any order; each class of both spaces must be there once.
+        Rows and columns may be in any order. Each class of both spaces must occur exactly once.
         """
         path = Path(path)
         try:
@@ -191,9 +195,9 @@ class Correspondence:
                 reader = csv.reader(file)
                 rows = [(reader.line_num, row) for row in reader if any(c.strip() for c in row)]
         except UnicodeDecodeError:
-            raise FedmtError(f"{path}: not in UTF-8; save it as 'CSV UTF-8'.") from None
+            raise FedmtError(f"{path}: the file is not encoded in UTF-8. Save it as 'CSV UTF-8'.") from None
         except (OSError, csv.Error) as error:
-            raise FedmtError(f"{path}: cannot read the correspondence ({error}).") from None
+            raise FedmtError(f"{path}: the correspondence cannot be read ({error}).") from None
         if len(rows) < 2:
             raise FedmtError(
                 f"{path}: expected a header with the classes of '{fine.name}' and a row for each "
@@ -205,8 +209,9 @@ class Correspondence:
         top = header[1:]
         if top and all(name in coarse for name in top) and not any(name in fine for name in top):
             raise FedmtError(
-                f"{path}, line {header_line}: the classes of '{coarse.name}' stand across the top; turn the "
-                f"table, so that those of '{fine.name}' do and these stand down the side."
+                f"{path}, line {header_line}: the classes of '{coarse.name}' are across the top. Transpose "
+                f"the table, so that the classes of '{fine.name}' are across the top and these are down the "
+                "side."
             )
         columns = [fine.index(name, f"{path}, line {header_line}") for name in header[1:]]
         _each_once(fine, columns, f"{path}, line {header_line}")
@@ -237,11 +242,12 @@ class Correspondence:
                 writer.writerow([name, *(f"{value:.9g}" for value in row)])
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
-        """The table that `from_mapping` reads; it gives the same matrix, bit for bit.
+        """The table that `from_mapping` reads. It restores the same matrix, bit for bit.
 
         The float32 entries of a column need not sum to 1 exactly, and dividing by their sum again could
-        change a last bit. So what is missing is spread over the entries, to each less than half of its last
-        place."""
+        change a last bit. So the missing amount is spread over the entries, and each changes by less than
+        half of its last place.
+        """
         found: dict[str, dict[str, float]] = {}
         for name, column in zip(self.fine, self.matrix.T, strict=True):
             values = column.double()
@@ -269,11 +275,11 @@ class Correspondence:
         return bool(((self.matrix == 0) | (self.matrix == 1)).all())
 
     def map_labels(self, labels: Tensor) -> Tensor:
-        """Wanted labels [N] to the center's, where that is certain (`is_partition`)."""
+        """Converts wanted labels [N] to the center's labels, if that is certain (`is_partition`)."""
         if not self.is_partition:
             raise FedmtError(
                 f"Correspondence '{self.fine.name}' -> '{self.coarse.name}' is not a partition, so a wanted "
-                "label does not tell the other one."
+                "label does not determine the other label."
             )
         return self.matrix.argmax(0).to(labels.device)[labels]
 
@@ -296,18 +302,18 @@ def project(probabilities: Tensor, matrix: Tensor) -> Tensor:
 def posterior(probabilities: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
     """`q_ik = f_ik M[y_i, k] / sum_k' f_ik' M[y_i, k']`, [N, K].
 
-    Where the model gives no mass at all to the label's classes, the row falls back on M alone
-    (`q_ik ~ M[y_i, k]`), where the label has no class either (an all-zero row of M), on the model, and
-    at last on the uniform distribution: each row is a distribution whatever comes in.
+    If the model gives no mass at all to the label's classes, the row falls back to M alone (`q_ik ~ M[y_i,
+    k]`). If the label has no class either (an all-zero row of M), it falls back to the model, and finally to
+    the uniform distribution. Each row is therefore a distribution for any input.
     """
     return Posterior(probabilities)(matrix.double()[labels]).to(probabilities.dtype)
 
 
 class Posterior:
-    """`posterior` of the same probabilities under many matrices, as expectation maximization asks for it."""
+    """`posterior` of the same probabilities under many matrices, as needed by expectation maximization."""
 
     def __init__(self, probabilities: Tensor) -> None:
-        # In float64, where a product of two small float32 numbers does not underflow.
+        # In float64, so that the product of two small float32 numbers does not underflow.
         self.scores = probabilities.double().nan_to_num(0.0, 0.0, 0.0)
         known = self.scores.sum(1, keepdim=True) > 0
         self._without_label = torch.where(known, self.scores, 1.0)
@@ -329,6 +335,6 @@ def _each_once(space: LabelSpace, found: list[int], where: str) -> None:
     missing = [c for i, c in enumerate(space) if i not in found]
     twice = [c for i, c in enumerate(space) if found.count(i) > 1]
     if missing:
-        raise FedmtError(f"{where}: {listed(missing)} of '{space.name}' missing; every class needs an entry.")
+        raise FedmtError(f"{where}: {listed(missing)} of '{space.name}' missing. Every class needs an entry.")
     if twice:
         raise FedmtError(f"{where}: {listed(twice)} of '{space.name}' given more than once.")

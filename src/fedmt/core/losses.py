@@ -1,7 +1,7 @@
 """The losses of the paper, as pure functions of logits.
 
-Everything is computed from logits by log-sum-exp, so that it is exact where probabilities would
-round to 0 or 1, and every gradient is finite.
+Everything is computed from logits by log-sum-exp. The result is exact even where probabilities would round to
+0 or 1, and every gradient is finite.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def projected_cross_entropy(
 
         loss_i = -log sum_k M[y_i, k] softmax(z_i)_k = -logsumexp_k (log_softmax(z_i)_k + log M[y_i, k])
 
-    logits: [B, K]; matrix: [J, K], columns sum to 1; target: int64 [B], in 0..J-1.
-    Returns [B], its mean or its sum. A target whose row of M is all zero has probability 0 and gives
-    inf: `Center` refuses such data where M is given, and FedMT leaves it out where M is estimated.
+    logits: [B, K]; matrix: [J, K], columns sum to 1; target: int64 [B], in 0..J-1. Returns [B], its mean or
+    its sum. A target whose row of M is all zero has probability 0 and gives inf. `Center` rejects such data
+    if M is given, and FedMT leaves it out if M is estimated.
 
     >>> import torch
     >>> z = torch.zeros(1, 4)
@@ -31,7 +31,7 @@ def projected_cross_entropy(
     >>> projected_cross_entropy(z, m, torch.tensor([0])).exp()   # two of four equal classes
     tensor(2.)
     """
-    # log_softmax first: it subtracts the largest score, so nothing cancels for scores of any size. The
+    # log_softmax comes first: it subtracts the largest score, so nothing cancels for scores of any size. The
     # -inf of a zero in M adds exactly nothing to the sum and to the gradient.
     log_joint = logits.log_softmax(1) + matrix.log()[target]
     loss = -log_joint.logsumexp(1)
@@ -43,21 +43,21 @@ def projected_cross_entropy(
 def double_softmax_cross_entropy(
     logits: Tensor, matrix: Tensor, target: Tensor, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Cross-entropy that takes the projected *probabilities* for logits: softmax twice.
+    """Cross-entropy that treats the projected *probabilities* as logits, so softmax is applied twice.
 
         loss_i = logsumexp_j p_ij - p_i,y_i,       p_i = M softmax(z_i)
 
-    Not a likelihood: it lives between log(1 + (J-1)/e) and log(e + J - 1). The published curves fit
-    this form only, so it is kept, by name, to compare with. Shapes as in `projected_cross_entropy`.
+    This is not a likelihood: it is between log(1 + (J-1)/e) and log(e + J - 1). The published curves fit only
+    this form, so it is kept under its own name for comparison. Shapes as in `projected_cross_entropy`.
     """
     projected = logits.softmax(1) @ matrix.to(logits.dtype).T
     return F.cross_entropy(projected, target, reduction=reduction)
 
 
 def fix_loss(logits: Tensor, target: Tensor, counts: Tensor) -> Tensor:
-    """L_fix: cross-entropy of the strong views against the pseudo-labels, of the samples that count.
+    """L_fix: cross-entropy of the strong views against the pseudo-labels, over the samples that count.
 
-    logits [B, K] of strong views; target: int64 [B], or soft ones [B, K] whose rows sum to 1; counts [B]
+    logits [B, K] of strong views; target: int64 [B], or soft targets [B, K] whose rows sum to 1; counts [B]
     in {0, 1}. The mean is over the whole batch, so the weight of the loss is the share that counts.
     """
     loss = F.cross_entropy(logits, target, reduction="none")
@@ -65,12 +65,13 @@ def fix_loss(logits: Tensor, target: Tensor, counts: Tensor) -> Tensor:
 
 
 def mix_loss(logits: Tensor, target_fix: Tensor, target_mix: Tensor, share: Tensor, counts: Tensor) -> Tensor:
-    """L_mix: the mixed views against both pseudo-labels, in the shares they were mixed.
+    """L_mix: cross-entropy of the mixed views against both pseudo-labels, weighted by their shares in the
+    mix.
 
         L_mix = lam * CE(f(x_mix), y_fix) + (1 - lam) * CE(f(x_mix), y_mix),    lam ~ Beta(a, a)
 
-    logits [B, K] of mixed views, targets int64 [B] or soft [B, K], share lam [B] or scalar, counts [B] in
-    {0, 1}: whether the `fix` partner does.
+    logits [B, K] of mixed views, targets int64 [B] or soft [B, K], share lam [B] or scalar, counts [B] in {0,
+    1}: whether the `fix` partner counts.
     """
     first, second = (F.cross_entropy(logits, y, reduction="none") for y in (target_fix, target_mix))
     loss = share * first + (1 - share) * second

@@ -1,16 +1,17 @@
 """Class priors: how frequent the wanted classes are at a center, and what that changes.
 
-The model answers for a *uniform* prior, g_k(x) ~ p(x | k). Samples of a class look alike everywhere, but how
-frequent the class is, pi_c(k), is a center's own. With the correspondence M, the joint distribution of a
-center's label and the wanted class is W[j, k] = pi(k) M[j, k], and
+The model's answers assume a *uniform* prior, g_k(x) ~ p(x | k). Samples of a class look alike everywhere, but
+the frequency of the class, pi_c(k), differs between centers. With the correspondence M, the joint
+distribution of a center's label and the wanted class is W[j, k] = pi(k) M[j, k], and
 
     posterior     q_i(k) ~ g_k(x_i) W[y_i, k]
     training      cross-entropy of softmax(z + log pi), the logits shifted by the prior of where the sample is
     prediction    softmax(z + log pi*) for whatever prior pi* the user will meet
 
-M or pi or both are unknown. They maximize the likelihood sum_i log sum_k g_k(x_i) W[y_i, k], which is concave
-in W, by expectation maximization (for pi alone: Saerens, Latinne, Decaestecker 2002). Logit adjustment: Menon
-et al. 2021. Pure functions of tensors, in float64: they are sums over a whole center, done once per round.
+M, pi or both are unknown. Their estimates maximize the likelihood sum_i log sum_k g_k(x_i) W[y_i, k], which
+is concave in W, by expectation maximization (for pi alone: Saerens, Latinne, Decaestecker 2002). Logit
+adjustment: Menon et al. 2021. Pure functions of tensors, in float64: they are sums over a whole center, done
+once per round.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from fedmt.core.labels import COLUMN_TOLERANCE, LabelSpace, Posterior
 from fedmt.core.pseudo_labels import normalized
 
 ITERATIONS = 50
-"""Of expectation maximization. Each costs one pass over a center's [N, K] scores."""
+"""Number of steps of expectation maximization. Each step costs one pass over a center's [N, K] scores."""
 
 
 def class_shares(labels: Tensor, classes: int, pseudo_count: float = 1.0) -> Tensor:
-    """The shares [K] of the classes among labels int64 [N], each class counted `pseudo_count` times more.
+    """The shares [K] of the classes among labels int64 [N], with `pseudo_count` added to the count of each
+    class.
 
-    So a class that has no sample keeps a finite logarithm, and equal counts give exactly equal shares.
+    A class without samples therefore has a finite logarithm, and equal counts give exactly equal shares.
 
     >>> class_shares(torch.tensor([0, 0, 1]), 2, pseudo_count=0.5)
     tensor([0.6250, 0.3750])
@@ -52,10 +54,10 @@ def estimated_prior(
     scores: g [N, K], rows sum to 1. matrix: M [J, K]. labels: int64 [N].
 
     A weak model's answers say little about how frequent the classes are, and training on what it believes
-    would make it believe it more. So each step is pulled toward the assumption that the wanted classes of one
-    label are equally frequent, with the weight `doubt`; None: 1 - mean_i max_k q_i(k), the doubt of the
-    guesses themselves, which fades as the model learns. Where M is a partition, the center's labels tell the
-    mass of each label, and only its split is estimated.
+    would reinforce its beliefs. So each step is pulled toward the assumption that the wanted classes of one
+    label are equally frequent, with the weight `doubt`. If it is None, it is 1 - mean_i max_k q_i(k), the
+    doubt of the guesses themselves, which fades as the model learns. If M is a partition, the center's labels
+    determine the mass of each label, and only its split is estimated.
     """
     g, m = scores.double(), matrix.double()
     spread = m / m.sum(1, keepdim=True).clamp_min(1e-300)
@@ -71,12 +73,13 @@ def estimated_prior(
 def estimated_joint(
     scores: Tensor, labels: Tensor, classes: int, doubt: float | None = None, iterations: int = ITERATIONS
 ) -> Tensor:
-    """The joint distribution W [J, K] of a center whose correspondence is not known.
+    """The joint distribution W [J, K] of a center whose correspondence is unknown.
 
         W[j, k] = (1/N) sum over i with y_i = j of q_i(k)
 
     M is W divided by its column sums, and these are the prior. classes: J. doubt: as above, the weight of the
-    assumption that the labels say nothing about the wanted classes, and that these are equally frequent.
+    assumption that the labels say nothing about the wanted classes and that all wanted classes are equally
+    frequent.
     """
     g = scores.double()
     shares = torch.bincount(labels, minlength=classes).double() / len(labels)
@@ -95,16 +98,19 @@ def _doubt(q: Tensor, doubt: float | None) -> Tensor:
 
 
 def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> dict[str, float]:
-    """Shares by class, in the order of the space, checked and summing to 1. where: begins the errors."""
+    """Shares by class, in the order of the space, checked and summing to 1. where: prefix of the error
+    messages."""
     shares: dict[str, float] = {}
     for name, value in given.items():
         label = space.classes[space.index(name, where)]
         if not 0 <= value <= 1:
-            raise FedmtError(f"{where}: the share of '{label}' is {value}, expected one from 0 to 1.")
+            raise FedmtError(f"{where}: the share of '{label}' is {value}, expected a value from 0 to 1.")
         shares[label] = float(value)
     missing = [c for c in space if c not in shares]
     if missing:
-        raise FedmtError(f"{where}: no share for {listed(missing)}; every class of '{space.name}' needs one.")
+        raise FedmtError(
+            f"{where}: no share for {listed(missing)}; every class of '{space.name}' needs a share."
+        )
     total = sum(shares.values())
     if abs(total - 1) > COLUMN_TOLERANCE:
         raise FedmtError(f"{where}: the shares sum to {total:.6g}, expected 1.")
@@ -112,7 +118,7 @@ def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> d
 
 
 def answers_for(probabilities: Tensor, prior: Tensor, before: Tensor) -> Tensor:
-    """Answers [N, K] for the prior `before`, as they would be for the prior `prior`, both [K].
+    """Converts answers [N, K] for the prior `before` to answers for the prior `prior`, both [K].
 
     >>> answers_for(torch.tensor([[0.5, 0.5]]), torch.tensor([0.9, 0.1]), torch.tensor([0.5, 0.5]))
     tensor([[0.9000, 0.1000]])
@@ -121,5 +127,5 @@ def answers_for(probabilities: Tensor, prior: Tensor, before: Tensor) -> Tensor:
 
 
 def log_prior(prior: Tensor) -> Tensor:
-    """What a prior [K] adds to logits [..., K]; finite also for a class that does not occur."""
+    """What a prior [K] adds to logits [..., K]. It is finite even for a class that does not occur."""
     return prior.clamp_min(1e-6).log()

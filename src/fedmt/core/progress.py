@@ -1,4 +1,5 @@
-"""Long work, such as decoding images, tells how far it is; whoever shows that listens. Nobody need."""
+"""Long work, such as decoding images, reports its progress here. A listener may display it, but none is
+needed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """Inside, `tell` calls the listener. It may raise, to stop the work."""
+    """Within this context, `tell` calls the listener. The listener may raise an error to stop the work."""
     token = _listener.set(listener)
     try:
         yield

@@ -1,6 +1,6 @@
 """Guesses of the wanted labels: which of them are confident, and how they are spread over the classes.
 
-Pure functions of tensors. How a guess is sharpened by the center's own label is `labels.posterior`.
+Pure functions of tensors. `labels.posterior` sharpens a guess with the center's own label.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ def confident_pseudo_labels(probabilities: Tensor, threshold: float) -> tuple[Te
 
 
 def align(guesses: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
-    """Guesses rescaled so that each wanted class gets the mass that the center's labels let expect.
+    """Rescales guesses so that each wanted class gets the mass expected from the center's labels.
 
         expected_k = sum_i S[k | y_i],    S[k | j] = M[j, k] / sum_k' M[j, k']
-        q_ik <- q_ik * expected_k / sum_i' q_i'k,    rows normalised again
+        q_ik <- q_ik * expected_k / sum_i' q_i'k,    rows normalized again
 
-    guesses: [N, K] distributions; matrix: [J, K], or M times the prior of the wanted classes, where that is
-    known and not uniform; labels: int64 [N]. Within a label, self-training tends to feed the class it already
-    prefers; this holds the shares in place. Where the prior is far from true, do not align.
+    guesses: [N, K] distributions; matrix: [J, K], or M times the prior of the wanted classes, if that is
+    known and not uniform; labels: int64 [N]. Within a label, self-training tends to reinforce the class it
+    already prefers, and this keeps the shares in place. Do not use it if the prior is far from the truth.
     """
     allowed = matrix.double()[labels]
     expected = (allowed / allowed.sum(1, keepdim=True).clamp_min(1e-12)).sum(0)

@@ -1,7 +1,7 @@
 """Open sets: methods, strategies, backbones and the like, which a config chooses by name.
 
-A name is either a known one, or "package.module:Name" of the user's own, installed or in the folder where the
-command runs. So users extend the library without changing it.
+A name is either a known one, or "package.module:Name" for the user's own code, installed or in the folder
+where the command runs. In this way, users extend the library without changing it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class NotAllowed(FedmtError):
-    """A file or a message from elsewhere names code that nobody here allowed."""
+    """A file or message from elsewhere names code that nobody here has allowed."""
 
 
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
@@ -29,9 +29,10 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None
 
 @contextmanager
 def importing_only(names: Collection[str] | None) -> Iterator[None]:
-    """While inside, `find` imports these users' own names alone; with None, whatever it is asked for.
+    """Within this context, `find` imports only these names of users' own code. With None, it imports
+    anything.
 
-    For names that come from elsewhere: a coordinator's plan, a model's file.
+    It is used for names that come from elsewhere: a coordinator's plan, a model's file.
     """
     token = _allowed.set(None if names is None else frozenset(names))
     try:
@@ -41,11 +42,11 @@ def importing_only(names: Collection[str] | None) -> Iterator[None]:
 
 
 class Registry(MutableMapping[str, T], Generic[T]):
-    """The known entries by name, in order; `find` also looks up what is a user's own.
+    """The known entries by name, in order. `find` also looks up the user's own entries.
 
-    word: what an entry is called in messages. entries: each itself, or the place "package.module:Name" where
-    it is imported from when it is first asked for; so listing the names imports nothing. complaint: what is
-    wrong with an object that a user named, or None. form: how a user's own is named.
+    word: what an entry is called in messages. entries: each is an object, or the place "package.module:Name"
+    from which it is imported on first use, so that listing the names imports nothing. complaint: returns what
+    is wrong with an object that a user named, or None. form: how a user's own entry is written.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries  # Mapping's own would import an entry to see that it is there
+        return name in self._entries  # Mapping's own method would import an entry to check that it exists
 
     def __getitem__(self, name: str) -> T:
         entry = self._entries[name]
@@ -81,18 +82,19 @@ class Registry(MutableMapping[str, T], Generic[T]):
         del self._entries[name]
 
     def find(self, name: object, key: str) -> T:
-        """The entry of this name, known or "package.module:Name". key: the config's, for the errors."""
+        """The entry with this name, known or "package.module:Name". key: the config's key, for error
+        messages."""
         if isinstance(name, str) and name in self:
             return self[name]
         if not isinstance(name, str) or ":" not in name:
             raise FedmtError(
-                f"{key}: no {self.word} {name!r}.{nearest(str(name), self)} Known: {listed(self)}, "
-                f"or '{self.form}' of your own."
+                f"{key}: no {self.word} {name!r}.{nearest(str(name), self)} Known: {listed(self)}, or your "
+                f"own as '{self.form}'."
             )
         where = f"{key}: {self.word} '{name}'"
         allowed = _allowed.get()
         if allowed is not None and name not in allowed:
-            raise NotAllowed(f"{where} is code that was not allowed by name, so it was not imported.")
+            raise NotAllowed(f"{where} is code that was not explicitly allowed, so it was not imported.")
         found = import_named(name, where, self.form)
         wrong = self._complaint(found)
         if wrong is not None:
@@ -100,41 +102,43 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return cast(T, found)
 
     def name_of(self, entry: T) -> str:
-        """The name by which `find` gives this class or function again."""
+        """The name under which `find` returns this class or function."""
         place = f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
         known = (name for name, value in self._entries.items() if value is entry or value == place)
         return next(known, place)
 
 
 def value_at(table: Any, *keys: str) -> Any:
-    """What stands in nested tables under these keys, whatever they are; None where there is nothing."""
+    """The value in nested tables under these keys, of whatever type. None if there is none."""
     for key in keys:
         table = table.get(key) if isinstance(table, Mapping) else None
     return table
 
 
 class Named:
-    """A class that a config chooses. `name` is for messages: unless the class says it, where it is found."""
+    """A class that a config chooses. `name` is for messages. Unless the class sets it, it is the place where
+    the class is found."""
 
     name: ClassVar[str]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "name" not in vars(cls):  # what it inherits is another class's
+        if "name" not in vars(cls):  # an inherited name belongs to another class
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
 
 
 OWN_TABLE = {"own table": True}
-"""Metadata of a field of an options class which the config sets in a table of its own, named as the field."""
+"""Marks a field of an options class that the config sets in a separate table with the field's name."""
 
 
 def option_names(entry: type) -> list[str]:
-    """The options that a config may give with the entry's name: its fields without a table of their own."""
+    """The options that a config may give together with the entry's name: its fields without their own
+    table."""
     return [f.name for f in _fields(entry) if not f.metadata.get("own table")]
 
 
 def own_tables(entry: type) -> list[str]:
-    """The entry's fields that have a table of their own in the config."""
+    """The entry's fields that have their own table in the config."""
     return [f.name for f in _fields(entry) if f.metadata.get("own table")]
 
 
@@ -143,7 +147,7 @@ def _fields(entry: type) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def subclass_of(base: type, place: str) -> Callable[[Any], str | None]:
-    """A registry's complaint about what is no subclass of `base`, or one that leaves something out.
+    """A registry's complaint about an object that is not a subclass of `base`, or is an incomplete one.
 
     place: where a user imports `base` from.
     """
@@ -152,7 +156,7 @@ def subclass_of(base: type, place: str) -> Callable[[Any], str | None]:
         if not isinstance(found, type):
             return f"is of type {type(found).__name__}, expected a subclass of {place}."
         if not issubclass(found, base):
-            return f"is no subclass of {place}."
+            return f"is not a subclass of {place}."
         missing = sorted(getattr(found, "__abstractmethods__", ()))
         return f"does not define {listed(missing)}, as a subclass of {place} must." if missing else None
 
@@ -160,7 +164,8 @@ def subclass_of(base: type, place: str) -> Callable[[Any], str | None]:
 
 
 def import_named(spec: str, where: str, form: str = "package.module:Name") -> Any:
-    """The object at "package.module:Name"; modules next to the user count too. where: begins the errors."""
+    """The object at "package.module:Name". Modules in the working directory are found too. where: prefix of
+    the error messages."""
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute.isidentifier() or not all(p.isidentifier() for p in module_name.split(".")):
         example = form.rpartition(".")[2].replace("module:", "my_module:")
@@ -169,12 +174,12 @@ def import_named(spec: str, where: str, form: str = "package.module:Name") -> An
         try:
             module = import_module(module_name)
         except Exception as error:
-            # A missing import *inside* the user's module is another mistake than a missing module.
+            # A missing import *inside* the user's module is a different mistake from a missing module.
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
                 raise FedmtError(
-                    f"{where}: no module '{missing}', neither installed nor in {Path.cwd()}; "
-                    "check its name, or run from the folder that holds it."
+                    f"{where}: no module '{missing}', neither installed nor in {Path.cwd()}; check its name, "
+                    "or run the command from the folder that contains it."
                 ) from None
             raise FedmtError(
                 f"{where}: importing '{module_name}' raised {type(error).__name__}: {error}"
@@ -189,10 +194,11 @@ def import_named(spec: str, where: str, form: str = "package.module:Name") -> An
 
 @contextmanager
 def importable_from_here() -> Iterator[None]:
-    """Puts the working directory first on the import path, as `python -m` does; a console script does not."""
+    """Puts the working directory first on the import path, as `python -m` does. A console script does not do
+    this."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
-    invalidate_caches()  # The module may be younger than the interpreter's listing of its folder.
+    invalidate_caches()  # The module may be newer than the interpreter's listing of its folder.
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A table of a TOML file: what every table of a config and of a center's own file is made of."""
+"""A table of a TOML file: the base class of every table of a config and of a center's own file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ T = TypeVar("T")
 TRAVELS, STAYS = "travels to the centers", "stays with the coordinator"
 Travels = Annotated[T, TRAVELS]
 Stays = Annotated[T, STAYS]
-"""Every key of the config says which of the two it does in a run between machines."""
+"""Every key of the config declares which of the two it does in a run between machines."""
 
 
 class Section(BaseModel):
-    """A key that the table does not know is an error."""
+    """Makes a key that the table does not know an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def from_config_folder(path: Path, info: ValidationInfo) -> Path:
-    """Relative paths of a config are relative to its file, wherever the command runs."""
+    """Makes relative paths of a config relative to its file, wherever the command runs."""
     base = (info.context or {}).get("folder")
     path = path.expanduser()
     return (Path(base) / path).resolve() if base is not None else path

@@ -1,9 +1,9 @@
-"""Static batch normalisation (SemiFL): statistics of un-augmented samples, taken when they are needed.
+"""Static batch normalization (SemiFL): statistics of unaugmented samples, measured when they are needed.
 
-While training, a layer normalises by the statistics of its batch and keeps none: running averages
-over augmented views of one center would not fit another's samples. Before pseudo-labelling and
-testing, each center runs its un-augmented samples through the model once, and the statistics are
-pooled. They leave a center next to the weights, so this is a choice (`training.batch_norm`).
+While training, a layer normalizes by the statistics of its batch and stores none, because running averages
+over augmented views of one center would not fit another's samples. Before pseudo-labeling and testing, each
+center runs its unaugmented samples through the model once, and the statistics are pooled. The statistics
+leave a center together with the weights, so this is optional (`training.batch_norm`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def layers(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def set_static(model: nn.Module, static: bool) -> None:
-    """Whether training leaves the layers' running statistics alone (static) or updates them (ordinary)."""
+    """Whether training leaves the layers' running statistics unchanged (static) or updates them
+    (ordinary)."""
     for layer in layers(model).values():
-        # With this flag off a layer in training mode uses its batch and touches no buffer, while in
-        # evaluation mode it still uses the buffers it has.
+        # With this flag off, a layer in training mode uses its batch and changes no buffer. In evaluation
+        # mode, it still uses its buffers.
         layer.track_running_stats = not static
 
 
@@ -42,8 +43,8 @@ def measure(
 ) -> Statistics:
     """Statistics of the model's layers over batches [B, ...], as the network sees them.
 
-    Each batch is normalised by its own statistics, and these are pooled by the batches' sizes. `forward`
-    runs the model where plain calling will not do (autocast), and `replay` calls a function of a batch. The
+    Each batch is normalized by its own statistics, and these are pooled, weighted by batch size. `forward`
+    runs the model if a plain call is not enough (autocast), and `replay` calls a function of a batch. The
     model is left in evaluation mode.
     """
     forward = forward or model
@@ -52,15 +53,15 @@ def measure(
         model.eval()
         return {}
     before = {name: (layer.momentum, layer.track_running_stats) for name, layer in found.items()}
-    model.eval()  # dropout stays off: only the batch-norm layers learn here
+    model.eval()  # dropout stays off, because only the batch-norm layers learn here
     for layer in found.values():
         layer.train()
         layer.track_running_stats = True
-        layer.momentum = 1.0  # what a batch leaves behind is its own statistics
+        layer.momentum = 1.0  # a batch leaves behind only its own statistics
 
     def learned(batch: Tensor) -> Tensor:
-        # Twice, since torch refuses a single sample where nothing else is left to average over; two
-        # that are equal have its statistics.
+        # The sample is passed twice, because torch rejects a single sample if there is nothing else to
+        # average over. Two equal samples have the same statistics.
         forward(batch if len(batch) > 1 else torch.cat([batch, batch]))
         return torch.cat(list(_buffers(found).values()))
 
@@ -75,12 +76,12 @@ def measure(
     for name, layer in found.items():
         layer.momentum, layer.track_running_stats = before[name]
         if layer.num_batches_tracked is not None:
-            layer.num_batches_tracked.zero_()  # a count of training batches, which these were not
+            layer.num_batches_tracked.zero_()  # this counts training batches, and these were not
     return pooled
 
 
 def _buffers(found: dict[str, _BatchNorm]) -> Statistics:
-    """The layers' own, as the last batch has left them."""
+    """The layers' own statistics, as the last batch left them."""
     buffers = {}
     for name, layer in found.items():
         assert layer.running_mean is not None and layer.running_var is not None
@@ -90,12 +91,13 @@ def _buffers(found: dict[str, _BatchNorm]) -> Statistics:
 
 
 def pool(parts: Iterable[tuple[float, Statistics]]) -> Statistics:
-    """The statistics of several sets of samples together, from each one's weight (samples) and own.
+    """The pooled statistics of several sets of samples, from the weight (number of samples) and statistics of
+    each set.
 
         mean = sum w_c mean_c / W,        var = sum w_c (var_c + mean_c^2) / W - mean^2
 
-    A running mean, so that memory does not grow with the number of centers; in float64. All layers as one
-    vector, since a GPU takes as long for one layer's few numbers as for all.
+    This is a running mean in float64, so memory does not grow with the number of centers. All layers are one
+    vector, because a GPU takes as long for one layer's few numbers as for all of them.
     """
     total = 0.0
     names: list[str] = []

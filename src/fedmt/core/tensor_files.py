@@ -1,7 +1,7 @@
-"""safetensors files whose bytes follow from their contents.
+"""safetensors files whose bytes depend only on their contents.
 
-The library writes the metadata in the order of a hash table, which differs from process to process, so that
-equal runs had different files. Everything else has a fixed order already.
+The library writes the metadata in the order of a hash table, which differs from process to process, so equal
+runs would have different files. Everything else already has a fixed order.
 """
 
 from __future__ import annotations

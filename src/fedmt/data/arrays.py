@@ -1,7 +1,7 @@
 """A federation of arrays in memory: `Federation.from_arrays` and `CenterData`.
 
-What a user has is first taken apart into samples and labels (taking.py), whatever it was. Then the input
-brings the samples into its stored form, and the labels become positions in their space.
+The user's data, of whatever type, is first separated into samples and labels (taking.py). The input then
+converts the samples to its stored form, and the labels become positions in their space.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ T = TypeVar("T")
 class CenterData:
     """The samples of one center of `Federation.from_arrays`.
 
-    x: its samples; or a `torch.utils.data.Dataset` of (x, y), or a pandas DataFrame. y: their labels, as
-    class names or as positions in the label space, or the name of the frame's column; None: it has no labels.
-    space: the label space, by default the wanted one. correspondence: M, if it is known: a dictionary as in a
-    config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J, K]; a
-    `Correspondence`; or a CSV file. Without it, M is estimated.
+    x: its samples, or a `torch.utils.data.Dataset` of (x, y), or a pandas DataFrame. y: their labels, as
+        class names or as positions in the label space, or the name of the frame's column. None if it has no
+        labels.
+    space: the label space; by default, the wanted one. correspondence: M, if it is known. It is a dictionary
+        as in a config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J, K]; a
+        `Correspondence`; or a CSV file. Without it, M is estimated.
 
     >>> import numpy as np
     >>> CenterData(np.zeros((4, 8, 8)), ["malignant", "benign"] * 2, space="triage",
@@ -63,7 +64,7 @@ def from_arrays(
     reference_name: str = "reference",
     label_column: str = "label",
 ) -> Federation:
-    """As `Federation.from_arrays` says."""
+    """Documented at `Federation.from_arrays`."""
     vocabulary = _vocabulary(wanted, spaces or {}, correspondences or {})
     if not isinstance(centers, Mapping) or not centers:
         raise FedmtError(
@@ -73,7 +74,7 @@ def from_arrays(
     problems: list[str] = []
 
     def tried(make: Callable[..., T], *arguments: Any) -> list[T]:
-        """What was made in a list, or none and its problem noted: all problems are told at once."""
+        """Collects a result in a list, or notes its problem, so that all problems are reported at once."""
         try:
             return [make(*arguments)]
         except FedmtError as error:
@@ -117,8 +118,8 @@ class _Vocabulary:
             )
         if isinstance(given, LabelSpace) and given != known:
             raise FedmtError(
-                f"{where}: its label space '{name}' has the classes {listed(given)}, but elsewhere "
-                f"{listed(known)}; give one of the two another name."
+                f"{where}: its label space '{name}' has the classes {listed(given)}, but elsewhere it has "
+                f"{listed(known)}. Give one of the two another name."
             )
         return known
 
@@ -142,7 +143,8 @@ def _vocabulary(
         goal = LabelSpace("wanted", list(wanted))
     if others.get(goal.name, goal) != goal:
         raise FedmtError(
-            f"spaces: '{goal.name}' is the wanted space, but has other classes there; rename one of the two."
+            f"spaces: '{goal.name}' is the wanted space, but it has other classes there. Rename one of the "
+            "two."
         )
     found = _Vocabulary(goal, {goal.name: goal, **others}, correspondences)
     for name in correspondences:
@@ -153,7 +155,8 @@ def _vocabulary(
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """A center or test, taken apart. x: its samples, of any kind. y: None if it has no labels."""
+    """A center or test, separated into its parts. x: its samples, of any kind. y: None if it has no
+    labels."""
 
     name: str
     role: str
@@ -176,7 +179,7 @@ def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_
     if y is None:
         if data.space is not None or data.correspondence is not None:
             has = "a label space" if data.space is not None else "a correspondence"
-            raise FedmtError(f"{where} has {has} but no labels; give y, or leave the other out.")
+            raise FedmtError(f"{where} has {has} but no labels. Give y, or leave out the rest.")
         return _Opened(name, role, where, x, None, None, None)
     space = vocabulary.goal if data.space is None else vocabulary.space(data.space, where)
     if role == "reference" and space != vocabulary.goal:
@@ -194,12 +197,14 @@ def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_
 
 
 def _data(given: Any, where: str) -> CenterData:
-    """`CenterData`, however it was said."""
+    """Converts any accepted form to `CenterData`."""
     if isinstance(given, CenterData):
         return given
     if isinstance(given, tuple):
         if not 1 <= len(given) <= 3:
-            raise FedmtError(f"{where}: a tuple of {len(given)}; expected (x, y, space), (x, y) or (x,).")
+            raise FedmtError(
+                f"{where}: got a tuple of length {len(given)}; expected (x, y, space), (x, y) or (x,)."
+            )
         return CenterData(*given)
     return CenterData(given)
 
@@ -211,7 +216,7 @@ def _tests(test: Any) -> dict[Any, Any]:
 
 
 def _kind(input: str | type[Input] | None, opened: Sequence[_Opened]) -> type[Input]:
-    """What the samples are: as the user says, or by the shape of the first center's."""
+    """What the samples are: as the user states, or inferred from the shape of the first center's samples."""
     if isinstance(input, type) and issubclass(input, Input):
         return input
     if input is not None:
@@ -220,14 +225,15 @@ def _kind(input: str | type[Input] | None, opened: Sequence[_Opened]) -> type[In
 
 
 def _reader(kind: type[Input], opened: Sequence[_Opened]) -> Reader:
-    """How samples are brought into the stored form of `kind`."""
+    """How samples are converted to the stored form of `kind`."""
     frames = [p for p in opened if is_frame(p.x)]
     if not frames:
         return lambda x, where: (kind.stored(x, where), kind)
     others = [p.where for p in opened if not is_frame(p.x)]
     if others:
         raise FedmtError(
-            f"{others[0]}: arrays, but {frames[0].where} has a data frame; give one kind to all."
+            f"{others[0]}: this is an array, but {frames[0].where} has a data frame. Give the same kind of "
+            "data everywhere."
         )
     return frame_reader(kind, {p.where: p.x for p in frames if p.role != "test"})
 
@@ -265,7 +271,7 @@ def _mismatch(where: str, center: Center, reference: Center) -> str:
         return f"{where} has {reference.input.mismatch(center.input)}."
     return (
         f"{where}: {center.input.word}s of shape {center.input.shape}, but the reference center has "
-        f"{reference.input.shape}; bring all {center.input.word}s to one shape first."
+        f"{reference.input.shape}; convert all {center.input.word}s to one shape first."
     )
 
 

@@ -1,7 +1,7 @@
-"""One fully labelled set, split into a federation.
+"""One fully labeled set, split into a federation.
 
-In this order: test samples set aside, classes chosen, left out and sampled down (preparation.py), the rest
-split (splits.py), small classes filled up with copies (copies.py).
+The steps are, in this order: set test samples aside; choose, leave out and sample down classes
+(preparation.py); split the rest (splits.py); fill up small classes with copies (copies.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from fedmt.inputs.base import Views
 def load_benchmark(
     spec: BenchmarkSpec, options: Section, vocabulary: Vocabulary, seed: int, views: Views
 ) -> tuple[Federation, tuple[str, ...]]:
-    """A labelled set split into a federation, and sentences about what could not be done as asked.
+    """A labeled set split into a federation, and notes about what could not be done as requested.
 
-    Labels in a space that the set does not have itself follow from the config's correspondence,
-    which must then be a partition. options: of the input. views: what augmented copies may be varied by.
+    Labels in a space that the set itself does not have are derived from the config's correspondence, which
+    must then be a partition. options: the options of the input. views: how augmented copies may vary.
     """
     vocabulary.check(spec.wanted)
     data = read_source(spec.data, options, vocabulary.spaces.get(spec.wanted), "benchmark", "train")
@@ -70,7 +70,7 @@ def load_benchmark(
     sort = kind.of(data.samples, "benchmark")
 
     def center(place: int, name: str, space: LabelSpace, matrix: Correspondence | None = None) -> Center:
-        """What is at a place (0: the reference center): its own samples, then the copies of them."""
+        """The samples at a place (0 is the reference center): its own samples, then the copies of them."""
         own = torch.cat([places[place], copies[place]])
         values = data.samples[train.positions[places[place]]]
         if len(copies[place]):
@@ -115,13 +115,13 @@ def load_benchmark(
 
 
 def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> SampleSet:
-    """The benchmark's test part: the one that is named, or that of the source itself."""
+    """The benchmark's test part: the one named in the config, or that of the source itself."""
     if spec.test is None and not has_test_part(spec.data):
         raise FedmtError(
             f"benchmark: source '{spec.data.source}' has no test part of its own; set benchmark.test, or "
             "benchmark.test_per_class or benchmark.test_share to set samples aside."
         )
-    # A split that was said of the training data is not said of the test part.
+    # A split given for the training data does not apply to the test part.
     test = spec.test or spec.data.model_copy(update={"split": None})
     held = read_source(test, options, goal, "benchmark.test", "test")
     if spec.wanted not in held.labels:
@@ -132,7 +132,8 @@ def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> Sampl
 def _labelled(
     data: SampleSet, spec: BenchmarkSpec, vocabulary: Vocabulary, train: SampleSet | None = None
 ) -> Selection:
-    """All samples of a set, labelled in every space of the benchmark; `train`: the other set, for a test."""
+    """All samples of a set, labeled in every space of the benchmark. `train`: for a test set, the training
+    set."""
     goal = data.spaces[spec.wanted]
     spaces, labels = {spec.wanted: goal}, {spec.wanted: data.labels[spec.wanted]}
     everything = torch.arange(len(data))
@@ -164,7 +165,8 @@ def _labelled(
     for name, space in spaces.items():
         if train is not None and train.spaces.get(name, space) != space:
             raise FedmtError(
-                f"benchmark.test: space '{name}' has other classes than in benchmark.data: {listed(space)}."
+                f"benchmark.test: space '{name}' has different classes than in benchmark.data: "
+                f"{listed(space)}."
             )
     return Selection(everything, labels, spaces, data.groups)
 
@@ -180,8 +182,8 @@ def _split(
         _refuse_without_samples(spec)
         if spec.split == "long-tailed":
             raise FedmtError(
-                "benchmark.split: whole groups cannot be dealt into long tails. Leave out group_column, or "
-                "choose 'iid', 'natural' or 'non-iid'."
+                "benchmark.split: whole groups cannot be distributed in long tails. Leave out group_column, "
+                "or choose 'iid', 'natural' or 'non-iid'."
             )
         gamma = spec.gamma if spec.split == "non-iid" else None
         return group_split(truth, groups, names, asked, count, spec.samples, gamma, seed)
@@ -211,7 +213,7 @@ def _refuse_without_samples(spec: BenchmarkSpec) -> None:
 
 
 def _co_occurrence(data: Selection, wanted: str, name: str) -> Correspondence:
-    """M from a set that has both labels: the paper's empirical matrix, over all of its samples."""
+    """M computed from a set that has both labels: the paper's empirical matrix, over all of its samples."""
     fine, coarse = data.spaces[wanted], data.spaces[name]
     pairs = data.labels[name] * len(fine) + data.labels[wanted]
     counts = torch.bincount(pairs, minlength=len(coarse) * len(fine)).view(len(coarse), len(fine)).double()
@@ -223,18 +225,18 @@ def _co_occurrence(data: Selection, wanted: str, name: str) -> Correspondence:
 
 
 def _counts(places: Sequence[Tensor], truth: Tensor, goal: LabelSpace) -> Indices:
-    """How many samples of each class are at all places together, [classes]."""
+    """The total number of samples of each class over all places, [classes]."""
     counts: Indices = truth[torch.cat(list(places))].bincount(minlength=len(goal)).numpy()
     return counts
 
 
 def _copies_note(goal: LabelSpace, counts: Indices, targets: Indices) -> tuple[str]:
-    """What there is to train on, class by class."""
+    """A note on the training samples of each class."""
     classes = "; ".join(
         f"{name} {before:,}" + (f" + {after - before:,}" if after > before else "")
         for name, before, after in zip(goal, counts.tolist(), targets.tolist(), strict=True)
     )
     return (
-        f"Training samples + augmented copies of them: {classes}. In all {counts.sum():,} + "
-        f"{(targets - counts).sum():,}; a copy is only where its original is.",
+        f"Training samples + augmented copies of them: {classes}. In total {counts.sum():,} + "
+        f"{(targets - counts).sum():,}. A copy is only at the place of its original.",
     )

@@ -1,7 +1,7 @@
-"""Center and Federation: who has which samples, labelled in which space.
+"""Center and Federation: who has which samples, and in which space they are labeled.
 
-Training sees a center through this class alone. `truth`, the wanted labels of a center's samples, exists only
-where a benchmark was split from a fully labelled set; methods never read it, it measures the quality of
+Training accesses a center only through this class. `truth`, the wanted labels of a center's samples, exists
+only if a benchmark was split from a fully labeled set. Methods never read it. It measures the quality of
 pseudo-labels.
 """
 
@@ -24,14 +24,14 @@ from fedmt.inputs import DEFAULT_INPUT, Input
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What lies at a center.
+    """The data of a center.
 
-    values: [N, ...], as `input` stores them. labels: int64 [N], positions in the center's label space; None:
-    it has no labels. truth: int64 [N], positions in the wanted space, where a benchmark knows them.
-    snippets: of a test, what a report shows of each sample, where its stored form does not show it. They are
-    never sent or written, except into a report that is asked to show them.
+    values: [N, ...], as `input` stores them. labels: int64 [N], positions in the center's label space; None
+        if it has no labels. truth: int64 [N], positions in the wanted space, if a benchmark knows them.
+    snippets: for a test, what a report shows of each sample if its stored form cannot be shown. They are
+        never sent or written, except to a report that is asked to show them.
     groups: int64 [N], equal for samples that are never separated (groups.py). They never leave the center.
-    sites: of a test, the site that each sample is from, where the data says so.
+    sites: for a test, the site of each sample, if the data names it.
     """
 
     values: Tensor
@@ -47,7 +47,7 @@ class Samples:
 
     @property
     def images(self) -> Tensor:
-        """The values, where they are images."""
+        """The values, if they are images."""
         return self.values
 
 
@@ -71,24 +71,24 @@ class Center(Member, Samples):
         groups: Tensor | None = None,
         sites: tuple[str, ...] | None = None,
     ) -> None:
-        """values: the samples, in the stored form of `input`; by default images, in uint8. images: the same.
+        """values: the samples, in the stored form of `input`; by default, images in uint8. images: an alias.
 
-        space: the one it labels in, and labels: int64 [N], positions in it; both or neither.
-        correspondence: between `space` and the wanted space, where it is known.
-        truth: int64 [N], positions in the wanted space, where a benchmark knows them; methods never read it.
-        size: follows from the values, whatever is given.
-        snippets: of a test, what a report shows of each sample, where its stored form does not show it.
+        space: its label space. labels: int64 [N], positions in it. Give both or neither.
+        correspondence: between `space` and the wanted space, if it is known.
+        truth: int64 [N], positions in the wanted space, if a benchmark knows them. Methods never read it.
+        size: ignored, because it follows from the values.
+        snippets: for a test, what a report shows of each sample if its stored form cannot be shown.
         groups: int64 [N], equal for samples that belong together, such as those of a patient.
-        sites: of a test, the site that each sample is from.
+        sites: for a test, the site of each sample.
         """
         values = images if values is None else values
         if values is None:
             raise FedmtError(f"Center '{name}': no samples are given; give its values.")
         found = (input if isinstance(input, type) else type(input)).of(values, f"Center '{name}'")
-        if isinstance(input, Input):  # it may know more than the values show, such as the names of columns
+        if isinstance(input, Input):  # it may contain more than the values show, such as the names of columns
             found = replace(input, shape=found.shape)
         Samples.__init__(self, values, labels, truth, found, snippets, groups, sites)
-        Member.__init__(self, name, space, correspondence, len(values))  # checks them, and then the samples
+        Member.__init__(self, name, space, correspondence, len(values))  # checks them and then the samples
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +102,7 @@ class Center(Member, Samples):
                 raise FedmtError(f"{where}: {len(self)} {word}s but {name} of shape {tuple(labels.shape)}.")
         for what, texts in (("snippets", self.snippets), ("sites", self.sites)):
             if texts is not None and len(texts) != len(self):
-                raise FedmtError(f"{where}: {len(self)} {word}s but {len(texts)} {what} of them.")
+                raise FedmtError(f"{where}: {len(self)} {word}s but {len(texts)} {what}.")
         if self.labels is None or space is None:
             return
         low, high = int(self.labels.min()), int(self.labels.max())
@@ -115,7 +115,7 @@ class Center(Member, Samples):
             self._check_correspondence(where, space, self.labels, self.correspondence)
 
     def contents(self) -> dict[str, Tensor]:
-        """What it trains with; the labels under the classes they mean."""
+        """A digest of what the center trains with. The labels are included as class names."""
         own = {self.input.name: self.values}
         if self.labels is not None:
             own[f"labels {self.space}"] = self.labels
@@ -125,8 +125,8 @@ class Center(Member, Samples):
 
     @staticmethod
     def _check_correspondence(where: str, space: LabelSpace, labels: Tensor, known: Correspondence) -> None:
-        """A label that no wanted class has is impossible under every prediction: an infinite loss, so an
-        error."""
+        """Raises an error for a label that no wanted class has. It would be impossible under every
+        prediction, and the loss would be infinite."""
         impossible = known.matrix.sum(1) == 0
         occurring = torch.zeros(len(space), dtype=torch.bool)
         occurring[labels.cpu().unique()] = True
@@ -140,7 +140,7 @@ class Center(Member, Samples):
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Where features come from: the samples themselves, and the frozen network that they went through."""
+    """The origin of features: the original samples, and the frozen network that they were passed through."""
 
     samples: Federation
     network: nn.Module
@@ -150,10 +150,10 @@ class Encoded:
 class Federation:
     """A reference center, the other centers, and the test sets (one for each space to test in).
 
-    held_out: samples of the reference center that are not trained on, to calibrate with.
+    held_out: samples of the reference center that are kept from training, for calibration.
     elsewhere: centers whose data are on other machines.
-    notes: sentences for the user about the data, which a run shows when it begins.
-    encoded: where its samples come from, if they are the features of others.
+    notes: sentences about the data for the user, shown at the start of a run.
+    encoded: the origin of its samples, if they are features.
     """
 
     wanted: LabelSpace
@@ -178,7 +178,8 @@ class Federation:
         _ = self.roster  # checks the names and correspondences
 
     def _settle(self) -> None:
-        """One input for all: what it fixes by the reference center's samples holds for every center."""
+        """Uses one input for all. What it derives from the reference center's samples applies to every
+        center."""
         for center in (*self.centers, *self.tests):
             if not center.input.fits(self.input):
                 raise FedmtError(f"Center '{center.name}' has {self.input.mismatch(center.input)}.")
@@ -202,22 +203,22 @@ class Federation:
         reference_name: str = "reference",
         label_column: str = "label",
     ) -> Federation:
-        """A federation of arrays in memory. All mistakes in it are told in one `FedmtError`.
+        """A federation of arrays in memory. All mistakes are reported in one `FedmtError`.
 
-        wanted: the classes that the model shall tell apart. The space is then called 'wanted'; a
-            `LabelSpace`, or the name of one of `spaces`, gives it another name.
+        wanted: the classes that the model should distinguish. The space is then called 'wanted'. A
+        `LabelSpace`, or the name of one of `spaces`, gives it another name.
         reference: the reference center's samples and labels, (x, y).
         centers: by name, `CenterData`, or the tuple (x, y, space), or (x, y) with labels in the wanted space.
         spaces: the classes of every other label space, by its name.
         test: (x, y), or a dictionary of named test sets; each is labeled in the wanted space, unless it is a
             `CenterData` or tuple that names another.
-        correspondences: by label space, one for all of its centers; a center's own comes first.
-        input: what a sample is, such as 'images'; by default it follows from the arrays.
-        label_column: of data frames that come without labels of their own.
+        correspondences: one per label space, for all of its centers. A center's own takes precedence.
+        input: what a sample is, such as 'images'. By default, it is inferred from the arrays.
+        label_column: the column with the labels, for data frames given without y.
 
-        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], with color last, color
-            first, or grey ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). In place of x and y, a
-            `torch.utils.data.Dataset` of (x, y), or a pandas DataFrame with a column of labels.
+        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], with channels last,
+            channels first, or grayscale ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). Instead of x and y, a
+            `torch.utils.data.Dataset` of (x, y) or a pandas DataFrame with a column of labels is accepted.
         y: class names, or integers that are positions in the label space.
 
         >>> import numpy as np
@@ -236,7 +237,7 @@ class Federation:
           Oslo: 6 images without labels
           test 1: 6 images, labeled in 'wanted' (3 classes)
         """
-        from fedmt.data.arrays import from_arrays  # which needs this module
+        from fedmt.data.arrays import from_arrays  # it needs this module
 
         return from_arrays(
             wanted, reference, centers, spaces, test, correspondences, input, reference_name, label_column
@@ -252,7 +253,7 @@ class Federation:
 
     @property
     def reference_prior(self) -> Tensor:
-        """How frequent the wanted classes are among the labels that the reference center trains on, [K]."""
+        """The frequencies of the wanted classes among the labels that the reference center trains on, [K]."""
         assert self.reference.labels is not None
         return class_shares(self.reference.labels.cpu(), len(self.wanted))
 
@@ -263,7 +264,7 @@ class Federation:
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, under the name that it has for images."""
+        """The shape of one sample, under its name for images."""
         return self.input.shape
 
     @property
@@ -272,10 +273,10 @@ class Federation:
         return self.roster.spaces
 
     def contents(self) -> dict[str, dict[str, Tensor]]:
-        """By center and test, what it trains or is tested with; the labels under the classes they mean.
+        """For each center and test, a digest of its data. The labels are included as class names.
 
-        Of features, the samples behind them, since another number of threads may change the last bit of a
-        feature.
+        For features, the digest is of the original samples, because another number of threads may change the
+        last bit of a feature.
         """
         if self.encoded is not None:
             return {**self.encoded.samples.contents(), "model.weights": self.encoded.network.state_dict()}

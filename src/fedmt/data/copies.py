@@ -1,8 +1,8 @@
-"""Small classes filled up with augmented copies, each at the place of its original.
+"""Fills up small classes with augmented copies, each at the place of its original.
 
-The paper augments first and distributes afterwards, which puts copies of one sample at several centers
-and at the reference center. Here the originals are split first; every place then copies samples
-of its own, in proportion, so that each class has the rule's number over all places.
+The paper augments first and distributes afterwards, which puts copies of one sample at several centers and at
+the reference center. Here the originals are split first. Every place then copies its own samples in
+proportion, so that each class reaches the rule's number over all places.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from torch import Tensor
 from fedmt.data.splits import Indices
 from fedmt.data.uneven import proportional
 
-# Random streams after those of the splits and the preparation.
+# These random streams come after those of the splits and the preparation.
 _CHOICE, _VIEWS = range(6, 8)
 
 
 def copy_numbers(seed: int, place: int) -> np.random.Generator:
-    """Where the copies of one place take their random numbers from; each place has its own."""
+    """The source of random numbers for the copies of one place. Each place has its own."""
     return default_rng([seed, _VIEWS, place])
 
 
 def rule_targets(counts: Indices, rules: Sequence[tuple[int, int]], spared: Sequence[bool]) -> Indices:
-    """How many samples each class shall have: by the first rule (below, to) that fits, else what it has.
+    """The number of samples that each class should have: by the first rule (below, to) that applies, else its
+    current number.
 
-    counts: [classes]. spared: [classes], whether a class is left as it is.
+    counts: [classes]. spared: [classes], whether a class is left unchanged.
     """
     targets = counts.copy()
     for k, (count, left_alone) in enumerate(zip(counts.tolist(), spared, strict=True)):
@@ -39,10 +40,10 @@ def rule_targets(counts: Indices, rules: Sequence[tuple[int, int]], spared: Sequ
 
 
 def choose_copies(places: Sequence[Tensor], truth: Tensor, targets: Indices, seed: int) -> list[Tensor]:
-    """For each place the samples to be copied, int64 [m], out of its own.
+    """For each place, the samples to be copied, int64 [m], from its own samples.
 
     places: positions of the samples at each place; truth: int64 [N], wanted labels; targets: [classes], over
-    all places. A sample is copied again only when all of its class and place have been.
+    all places. A sample is copied again only after all samples of its class and place have been copied.
     """
     rng = default_rng([seed, _CHOICE])
     chosen: list[list[Indices]] = [[np.empty(0, dtype=np.int64)] for _ in places]
@@ -52,7 +53,7 @@ def choose_copies(places: Sequence[Tensor], truth: Tensor, targets: Indices, see
         missing = int(target - held.sum())
         if missing <= 0 or not held.any():
             continue
-        # In random order, or the first place would get what does not divide of every class.
+        # In random order. Otherwise the first place would get the remainder of every class.
         order = rng.permutation(len(places))
         shares = np.empty_like(held)
         shares[order] = proportional(held[order], missing)

@@ -1,6 +1,6 @@
 """Data frames in memory as samples: rows of a table by a schema, or vectors of their columns.
 
-The schema is made of the centers' statistics (mean, variance, counts), as `fedmt schema` makes it.
+As in `fedmt schema`, the schema is made from the centers' statistics (mean, variance, counts).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fedmt.inputs.tables import Schema, Statistics, Tables
 from fedmt.inputs.tabular import FromTable, frame_of
 
 Reader = Callable[[Any, str], tuple[Tensor, Input | type[Input]]]
-"""What a user gave, and where, to stored samples and their input."""
+"""Converts what a user gave, with its place for errors, to stored samples and their input."""
 
 
 def is_frame(given: object) -> bool:
-    """Whether it is a pandas DataFrame; pandas is an extra, so it is not imported to know."""
+    """Whether it is a pandas DataFrame. pandas is an optional package, so this check does not import it."""
     kind = type(given)
     return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] == "pandas"
 
 
 def frame_reader(kind: type[Input], training: Mapping[str, Any]) -> Reader:
-    """How frames become samples of `kind`. training: the frames of the centers, by where they are."""
+    """How frames become samples of `kind`. training: the frames of the centers, by their places."""
     if issubclass(kind, Tables):
         codes = {str(c) for frame in training.values() for c in frame if str(frame[c].dtype) == "category"}
         schema = Schema.pooled(

@@ -1,6 +1,6 @@
-"""The splits of splits.py and the test of preparation.py in whole groups: no group is at two places.
+"""The splits of splits.py and the test of preparation.py for whole groups: no group is at two places.
 
-What is asked for as a number of samples is met as nearly as whole groups allow, and a note gives the numbers.
+A requested number of samples is met as closely as whole groups allow, and a note gives the actual numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedmt.data.uneven import non_iid_priors
 def chosen_groups(
     truth: Tensor, groups: Tensor, targets: Indices, seed: Sequence[int], at_least_one: bool, spared: int = 0
 ) -> Chosen:
-    """Samples in whole groups, see `groups.pick`: bool [N]."""
+    """Picks samples in whole groups (see `groups.pick`): bool [N]."""
     numbers = in_order(groups)
     counts = class_counts(numbers, truth.cpu().numpy(), len(targets))
     return pick(counts, targets, default_rng(list(seed)), at_least_one, spared)[numbers]
@@ -37,10 +37,12 @@ def group_split(
     gamma: float | None,
     seed: int,
 ) -> Split:
-    """A reference center with nearly `per_class` [classes] of each class, and `centers` that share the rest.
+    """A reference center with close to `per_class` [classes] samples of each class, and `centers` that share
+    the rest.
 
-    truth, groups: int64 [N]. samples: without it the centers share all the rest, as evenly as the groups
-    allow; with it no center has more, balanced over the classes or, with `gamma`, by its non-IID prior.
+    truth, groups: int64 [N]. samples: without it, the centers share all the rest, as evenly as the groups
+    allow. With it, no center has more than this number, balanced over the classes or, with `gamma`, by its
+    non-IID prior.
     """
     classes = len(names)
     numbers = in_order(groups)
@@ -48,9 +50,9 @@ def group_split(
     for name, count in zip(names, (counts > 0).sum(0).tolist(), strict=True):
         if count < 2:
             raise FedmtError(
-                f"Class '{name}' has samples of {count} group{'' if count == 1 else 's'}, but the reference "
-                "center and the other centers need one each, since groups are never separated. Add groups or "
-                "leave the class out."
+                f"Class '{name}' has samples of {count} group{('' if count == 1 else 's')}, but the "
+                "reference center and the other centers need one each, because groups are never separated. "
+                "Add groups or leave out the class."
             )
     reference = pick(counts, per_class, default_rng([seed, REFERENCE]), spared=1)
     rng = default_rng([seed, CENTERS])
@@ -63,7 +65,7 @@ def group_split(
     if empty:
         least = "" if samples is None else f" with at most {samples} samples each, by class"
         raise FedmtError(
-            f"Groups are never separated, so {empty} of {centers} centers would have none: {len(rest)} "
+            f"Groups are never separated, so {empty} of {centers} centers would have no samples: {len(rest)} "
             f"groups are left for them{least}. Lower the number of centers or the reference center's part"
             + ("." if samples is None else ", or raise samples or leave it out.")
         )
@@ -73,8 +75,8 @@ def group_split(
     if samples is not None and (held.sum(1) != samples).any():
         sizes, unused = held.sum(1), int(counts[rest].sum() - held.sum())
         notes += (
-            f"Groups are kept whole, so the centers have {sizes.min():,} to {sizes.max():,} samples where "
-            f"{samples:,} were asked for; {unused:,} samples are at no center.",
+            f"Groups are kept whole, so the centers have {sizes.min():,} to {sizes.max():,} samples instead "
+            f"of {samples:,}. {unused:,} samples are not used.",
         )
     return Split(places[0], tuple(places[1:]), notes)
 
@@ -82,7 +84,8 @@ def group_split(
 def _limits(
     classes: int, centers: int, samples: int, gamma: float | None, seed: int, rng: np.random.Generator
 ) -> Indices:
-    """How many samples of each class a center may have, [centers, classes]; rows sum to `samples`."""
+    """The number of samples of each class that a center may have, [centers, classes]. Rows sum to
+    `samples`."""
     if gamma is not None:
         priors = non_iid_priors(classes, centers, gamma, seed).numpy()
         return np.stack([rng.multinomial(samples, prior) for prior in priors]).astype(np.int64)
@@ -92,7 +95,7 @@ def _limits(
 
 
 def kept_whole(who: str, names: Sequence[str], asked: Indices, has: Indices) -> tuple[str, ...]:
-    """A note on classes whose numbers are not those asked for; none where all are."""
+    """A note on classes whose numbers differ from those requested. Empty if there are none."""
     other = [
         f"{name} {found:,} instead of {number:,}"
         for name, number, found in zip(names, asked.tolist(), has.tolist(), strict=True)
@@ -100,4 +103,4 @@ def kept_whole(who: str, names: Sequence[str], asked: Indices, has: Indices) -> 
     ]
     if not other:
         return ()
-    return (f"Groups are kept whole, so {who} other numbers than asked for: {'; '.join(other)}.",)
+    return (f"Groups are kept whole, so {who} other numbers than requested: {'; '.join(other)}.",)

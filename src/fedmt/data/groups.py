@@ -1,8 +1,8 @@
 """Samples that belong together, such as the images of a patient: no split ever separates them.
 
 Pure functions of groups, labels and a random generator. A group is one number per sample, equal for samples
-of one group (`group_numbers`). What is asked for in single samples, such as 50 of each class, is met as
-nearly as whole groups allow.
+of one group (`group_numbers`). A number of single samples, such as 50 of each class, is met as closely as
+whole groups allow.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ Indices = NDArray[np.int64]
 Chosen = NDArray[np.bool_]
 
 _KEY = secrets.token_bytes(16)
-"""New in each process, so that the number of a patient tells nothing outside of it, not even by trying."""
+"""New in each process, so that the number of a patient reveals nothing outside of it, not even by trial and
+error."""
 
 
 def group_numbers(values: Sequence[str]) -> Tensor:
-    """The groups' original values as numbers, int64 [N]: equal exactly where they are, at every source.
+    """Converts the groups' original values to numbers, int64 [N]. Numbers are equal exactly if the values
+    are, in every source.
 
     They can be compared between the centers of a simulation, which is one process. They mean nothing in
-    another, and nothing but equality may depend on them.
+    another process, and only their equality may be used.
     """
     known: dict[str, int] = {}
     for value in values:
@@ -47,7 +49,7 @@ def in_order(groups: Tensor) -> Indices:
 
 
 def class_counts(groups: Indices, truth: Indices, classes: int) -> Indices:
-    """How many samples of each class every group has, [groups, classes]; groups: as of `in_order`."""
+    """The number of samples of each class in every group, [groups, classes]. groups: as from `in_order`."""
     count = int(groups.max()) + 1 if len(groups) else 0
     flat = np.bincount(groups * classes + truth, minlength=count * classes)
     return flat.reshape(count, classes).astype(np.int64)
@@ -56,12 +58,13 @@ def class_counts(groups: Indices, truth: Indices, classes: int) -> Indices:
 def pick(
     counts: Indices, targets: Indices, rng: Generator, at_least_one: bool = True, spared: int = 0
 ) -> Chosen:
-    """Whole groups with as many samples of each class as `targets` [classes] says, or nearly: bool [groups].
+    """Picks whole groups with about `targets` [classes] samples of each class: bool [groups].
 
-    counts: [groups, classes], see `class_counts`. The number of a class is the nearest that does not exceed
-    its target: exactly so over the groups that have one class alone; those with several are added as long
-    as they fit. Where no group of a class fits, `at_least_one` takes its smallest all the same.
-    spared: number of groups of each class, its largest ones, that are left to others, if it has more.
+    counts: [groups, classes], see `class_counts`. The number of samples of a class is the largest that does
+        not exceed its target. This is exact over the groups that have a single class. Groups with several
+        classes are added as long as they fit. If no group of a class fits, `at_least_one` takes its smallest
+        group anyway.
+    spared: the number of largest groups of each class that are left for others, if the class has more.
     """
     order = rng.permutation(len(counts))
     open_ = np.ones(len(counts), dtype=bool)
@@ -73,14 +76,14 @@ def pick(
     several = (counts > 0).sum(1) > 1
 
     def add(limits: Indices) -> None:
-        """The groups with several classes, as long as they fit into `limits`."""
+        """Adds the groups with several classes, as long as they fit into `limits`."""
         held = counts[chosen].sum(0)
         for g in order[(several & open_ & ~chosen)[order]]:
             if (held + counts[g] <= limits).all():
                 chosen[g] = True
                 held += counts[g]
 
-    # First as many of them as their share of the samples, so that they are not preferred.
+    # First add as many of them as their share of the samples, so that they are not preferred.
     add(targets * counts[several].sum(0) // np.maximum(counts.sum(0), 1))
     for k in np.flatnonzero(counts.sum(0)):
         own = order[(open_ & ~several & (counts[:, k] > 0))[order]]
@@ -95,12 +98,12 @@ def pick(
 
 
 def _nearest(sizes: Indices, target: int) -> list[int]:
-    """Which of `sizes` sum up to the most that is not above `target`; of equal choices, the first."""
+    """Which of `sizes` have the largest sum that does not exceed `target`. Among equal choices, the first."""
     if target <= 0:
         return []
     if sizes.sum() <= target:
         return list(range(len(sizes)))
-    last = np.full(target + 1, -1, dtype=np.int64)  # by sum: the size that reached it first
+    last = np.full(target + 1, -1, dtype=np.int64)  # by sum: the size with which it was first reached
     last[0] = len(sizes)
     for i, size in enumerate(sizes.tolist()):
         if last[target] >= 0:
@@ -117,11 +120,12 @@ def _nearest(sizes: Indices, target: int) -> list[int]:
 
 
 def deal(counts: Indices, limits: Indices | None, places: int, rng: Generator) -> Indices:
-    """To which of `places` each group goes, [groups]; -1: to none.
+    """The index of the place that each group goes to, [groups]; -1 if it goes to none.
 
-    counts: [groups, classes]. limits: [places, classes], which no place exceeds; None: every group goes
-    somewhere. The largest groups go first, each to the place that lacks its classes most. So without limits,
-    and where each group has one class, no two places differ by more than the largest group of a class.
+    counts: [groups, classes]. limits: [places, classes], which no place exceeds. None means that every group
+    goes somewhere. The largest groups go first, each to the place that lacks its classes most. Without
+    limits, and if each group has one class, no two places therefore differ by more than the largest group of
+    a class.
     """
     order = rng.permutation(len(counts))
     order = order[np.argsort(-counts[order].sum(1), kind="stable")]
@@ -135,7 +139,7 @@ def deal(counts: Indices, limits: Indices | None, places: int, rng: Generator) -
             fitting = turns[(lacking[turns] >= counts[g]).all(1)]
             if not len(fitting):
                 continue
-        # Of places that lack them equally, the one with the fewest samples in all.
+        # Among places that lack them equally, take the one with the fewest samples in total.
         place = fitting[np.lexsort((total[fitting], -(lacking[fitting] @ counts[g])))[0]]
         goes[g] = place
         lacking[place] -= counts[g]

@@ -1,4 +1,5 @@
-"""Some of the reference center's samples, set aside before training: to calibrate on what was not learned."""
+"""Sets some of the reference center's samples aside before training, so that calibration uses unseen
+samples."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from fedmt.data.specs import CalibrationSpec
 
 
 def hold_out(federation: Federation, spec: CalibrationSpec, seed: int) -> tuple[Federation, str]:
-    """The federation with `held_out` taken from its reference center, and a sentence about it.
+    """The federation with `held_out` taken from its reference center, and a note about it.
 
-    Of each class `spec.share`, rounded down, never its last sample; groups are taken whole or not at all.
-    Where that is fewer than `spec.minimum` samples in all, nothing is taken: a temperature of a handful of
-    samples would be noise, and the reference center needs its few to learn from. The choice follows from the
-    seed alone.
+    `spec.share` of each class is taken, rounded down, but never its last sample. Groups are taken whole or
+    not at all. If that is fewer than `spec.minimum` samples in total, nothing is taken: a temperature fitted
+    on a handful of samples would be noise, and the reference center needs its few samples for training. The
+    choice depends only on the seed.
     """
     reference = federation.reference
     assert reference.labels is not None

@@ -1,6 +1,5 @@
-"""From what a config says of the data to a `Federation`: a reference center, centers and tests, each with
-a source of its own. The other way to say it, one labelled set that is split, is in benchmark.py.
-"""
+"""Loads the data that a config describes into a `Federation`: a reference center, centers and tests, each
+with its own source. The alternative, one labeled set that is split, is in benchmark.py."""
 
 from __future__ import annotations
 
@@ -45,20 +44,22 @@ class Vocabulary:
         return self.spaces[name]
 
     def check(self, wanted: str) -> None:
-        """A correspondence for a space that nobody knows would be ignored in silence."""
+        """Rejects a correspondence for an unknown space, which would otherwise be ignored silently."""
         for name in self.correspondences:
             where = f"{self.where}: correspondences.{name}"
             self.space(name, where)
             if name == wanted:
                 others = listed(s for s in self.spaces if s != wanted)
                 raise FedmtError(
-                    f"{where}: '{name}' is the wanted space, which needs none; name the other one: {others}."
+                    f"{where}: '{name}' is the wanted space, which needs no correspondence. Name another "
+                    f"space: {others}."
                 )
 
     def correspondence(
         self, wanted: LabelSpace, space: LabelSpace, own: CorrespondenceSpec | None, where: str
     ) -> Correspondence | None:
-        """A center's own correspondence, else that of its space, else None: to be estimated."""
+        """A center's own correspondence, else that of its space, else None, which means that it is
+        estimated."""
         if space == wanted:
             if own is not None:
                 raise FedmtError(
@@ -85,9 +86,9 @@ def load_federation(
     vocabulary: Vocabulary,
     at_hand: bool = True,
 ) -> tuple[Federation, tuple[str, ...]]:
-    """A federation whose centers have sources of their own, and what these say of themselves.
+    """A federation whose centers have their own sources, and the notes of these sources.
 
-    at_hand: whether the centers' data are here; else the centers are members without samples.
+    at_hand: whether the centers' data are on this machine. Otherwise the centers are members without samples.
     """
     vocabulary.check(wanted)
     goal = vocabulary.space(wanted, f"{vocabulary.where}: wanted")
@@ -95,7 +96,7 @@ def load_federation(
     notes: list[str] = []
 
     def tried(load: Callable[[], M]) -> list[M]:
-        """What was loaded in a list, or none and its problem noted: all problems are told at once."""
+        """Collects a result in a list, or notes its problem, so that all problems are reported at once."""
         try:
             return [load()]
         except FedmtError as error:
@@ -131,22 +132,25 @@ def complete(
     elsewhere: Sequence[Member],
     notes: list[str],
 ) -> Federation:
-    """The federation of these centers, with the tests that follow from theirs; what is odd goes to `notes`.
+    """The federation of these centers, with the tests that can be derived. Anything unusual is added to
+    `notes`.
 
-    Data in files and data in memory both come here, so that the same data are the same federation.
+    Data in files and data in memory both pass through here, so that the same data give the same federation.
     """
     assert reference.labels is not None
     labels = reference.labels
     absent = [c for k, c in enumerate(goal) if not bool((labels == k).any())]
     if absent:
         notes.append(
-            f"center '{reference.name}': no {reference.input.word} of {listed(absent, 5)}: the reference "
-            "center should show every wanted class, or the model hardly learns it."
+            f"center '{reference.name}': no {reference.input.word} of {listed(absent, 5)}. The reference "
+            "center should have samples of every wanted class, because the model hardly learns a class "
+            "without them."
         )
     others: list[Member] = [*centers, *elsewhere]
     spaces = {goal, *(m.space for m in others)}
     notes += [
-        f"{test.name}: no center labels in space '{test.space.name}', so no model answers in it: left out."
+        f"{test.name}: no center labels in space '{test.space.name}', so no model predicts in it, and the "
+        "test is left out."
         for test in tests
         if test.space is not None and test.space not in spaces
     ]
@@ -157,13 +161,13 @@ def complete(
 def load_center(
     spec: CenterSpec, wanted: LabelSpace, options: Section, vocabulary: Vocabulary
 ) -> tuple[Center, tuple[str, ...]]:
-    """One center alone, as its own machine sees it, and what its data say of themselves."""
+    """One center alone, as its own machine sees it, and the notes of its source."""
     notes: list[str] = []
     return _read(spec, _member(spec, wanted, vocabulary), options, notes), tuple(notes)
 
 
 def _member(spec: CenterSpec, goal: LabelSpace, vocabulary: Vocabulary) -> Member:
-    """Who a center is, from the config alone."""
+    """A center's member data, from the config alone."""
     where = f"center '{spec.name}'"
     if spec.space is None:
         if spec.correspondence is not None:
@@ -188,7 +192,7 @@ def _load_test(
 def derived_tests(
     tests: Sequence[Center], members: Sequence[Member], goal: LabelSpace, notes: list[str]
 ) -> list[Center]:
-    """Tests in the other spaces, from the wanted labels, where a known partition tells them."""
+    """Tests in the other spaces, derived from the wanted labels if a known partition determines them."""
     wanted = [t for t in tests if t.space == goal and t.labels is not None]
     known: dict[LabelSpace, list[Correspondence]] = {}
     for member in members:
@@ -202,7 +206,8 @@ def derived_tests(
         if any(m != first for m in matrices):
             notes.append(
                 f"space '{space.name}': its centers' correspondences differ, so the wanted labels of the "
-                f"test do not tell those in it; to test in '{space.name}', add [[tests]] with labels in it."
+                f"test do not determine the labels in this space. To test in '{space.name}', add [[tests]] "
+                "with labels in it."
             )
         elif first.is_partition:
             for test in wanted:
@@ -213,13 +218,13 @@ def derived_tests(
 
 
 def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], split: str = "") -> Center:
-    """A member's samples and, where it has a space, its labels; what the source says goes to `notes`."""
+    """A member's samples and, if it has a space, its labels. The notes of the source are added to `notes`."""
     space = member.space
     where = member.name if split == "test" else f"center '{member.name}'"
     try:
         found = read_source(spec, options, space, where, split)
     except FedmtError as error:
-        # Readers know the file, not whose it is.
+        # Readers know the file, but not which center it belongs to.
         raise error if str(error).startswith(where) else FedmtError(f"{where}: {error}") from None
     notes += [f"{where}: {note}" for note in found.notes]
     if space is None:
@@ -229,7 +234,7 @@ def _read(spec: SourceSpec, member: Member, options: Section, notes: list[str], 
         raise FedmtError(f"{where}: no labels in space '{space.name}' in its data; it has {has}.")
     if found.spaces[space.name] != space:
         raise FedmtError(
-            f"{where}: space '{space.name}' in its data has other classes than in [spaces]: "
+            f"{where}: space '{space.name}' has different classes in its data than in [spaces]: "
             f"{listed(found.spaces[space.name])}."
         )
     labels = found.labels[space.name]

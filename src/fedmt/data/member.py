@@ -1,7 +1,7 @@
 """Members: who takes part in a federation and labels in which space, without any data.
 
-A `Member` is all that a coordinator, a saved model or a report knows of a center; `Center` (center.py) adds
-samples.
+A `Member` is all that a coordinator, a saved model or a report knows about a center; `Center` (center.py)
+adds samples.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fedmt.core.labels import Correspondence, LabelSpace
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """space: the one it labels in; None: it has no labels.
+    """space: the space it labels in. None if it has no labels.
 
-    correspondence: between `space` and the wanted space; None where it is not known.
-    size: how many samples it has; None where that is not known.
+    correspondence: between `space` and the wanted space; None if it is unknown.
+    size: the number of samples; None if it is unknown.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Roster:
     members: tuple[Member, ...]
 
     def __post_init__(self) -> None:
-        # One fixed order, so that neither the config's order nor arrival changes a sum.
+        # One fixed order, so that neither the order in the config nor the order of arrival changes a sum.
         ordered = (with_identity(m, self.wanted) for m in sorted(self.members, key=lambda m: m.name))
         object.__setattr__(self, "members", tuple(ordered))
         check_names([self.reference, *self.members])
@@ -73,7 +73,7 @@ M = TypeVar("M", bound=Member)
 
 
 def with_identity(member: M, wanted: LabelSpace) -> M:
-    """A member that labels in the wanted space has the identity for its correspondence."""
+    """A member that labels in the wanted space has the identity as its correspondence."""
     if member.space == wanted and member.correspondence is None:
         return replace(member, correspondence=Correspondence.identity(wanted))
     return member

@@ -1,4 +1,5 @@
-"""Samples that are at two places: a test that was trained on flatters every accuracy, in silence."""
+"""Finds samples that are at two places. A test sample that was also trained on silently inflates every
+accuracy."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from fedmt.data.center import Center, Federation
 
 
 def overlaps(federation: Federation) -> list[str]:
-    """Sentences on tests and pairs of centers that have samples, to the last bit, in common.
+    """Notes on tests and pairs of centers that have bit-identical samples in common.
 
-    Also groups, such as patients, by their original values: a model knows a patient from other images too.
-    Tests that share their samples (one in each label space) are told once. One pass over all samples.
+    Groups, such as patients, are compared too, by their original values, because a model knows a patient from
+    other images. Tests that share their samples (one in each label space) are reported once. This takes one
+    pass over all samples.
     """
     centers = [federation.reference, *federation.centers]
     sums = {id(c): _sums(c.values) for c in centers}
@@ -28,16 +30,16 @@ def overlaps(federation: Federation) -> list[str]:
         places = [f"{count:,} at '{name}'" for name, count in counts.items() if count]
         if places:
             found.append(
-                f"{test.name}: of its {len(test):,} {test.input.word}s some are also trained on, which "
-                f"flatters its accuracy: {cut(places, 5)}."
+                f"{test.name}: some of its {len(test):,} {test.input.word}s are also used for training, "
+                f"which inflates its accuracy: {cut(places, 5)}."
             )
         numbers = {c.name: _common_groups(test, c) for c in centers}
         places = [f"{count:,} at '{name}'" for name, count in numbers.items() if count]
         if places and test.groups is not None:
             found.append(
-                f"{test.name}: of its {len(test.groups.unique()):,} groups some are also trained on, which "
-                f"flatters its accuracy: {cut(places, 5)}. Move each to one place; where two places use the "
-                "same names for different groups, add the place to the names."
+                f"{test.name}: some of its {len(test.groups.unique()):,} groups are also used for training, "
+                f"which inflates its accuracy: {cut(places, 5)}. Move each group to one place. If two places "
+                "use the same names for different groups, add the place to the names."
             )
     pairs, shared = [], []
     for number, one in enumerate(centers):
@@ -56,12 +58,12 @@ def overlaps(federation: Federation) -> list[str]:
 
 
 def _sums(values: Tensor) -> Tensor:
-    """Of each sample's bytes: samples that are equal have equal sums, and few others do."""
+    """A checksum of each sample's bytes. Equal samples have equal checksums, and few others do."""
     return values.flatten(1).view(torch.uint8).sum(1, dtype=torch.int64)
 
 
 def _common(one: Center, sums: Tensor, two: Center, other_sums: Tensor) -> int:
-    """How many samples of `one` are in `two`."""
+    """The number of samples of `one` that are also in `two`."""
     count = 0
     for i in torch.isin(sums, other_sums).nonzero().flatten().tolist():
         same = two.values[(other_sums == sums[i]).nonzero().flatten()]
@@ -70,7 +72,7 @@ def _common(one: Center, sums: Tensor, two: Center, other_sums: Tensor) -> int:
 
 
 def _common_groups(one: Center, two: Center) -> int:
-    """How many groups of `one` are in `two`; 0 where one of them names none."""
+    """The number of groups of `one` that are also in `two`. 0 if one of them has no groups."""
     if one.groups is None or two.groups is None:
         return 0
     return int(torch.isin(one.groups.unique(), two.groups).sum())

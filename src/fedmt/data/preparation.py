@@ -1,7 +1,8 @@
-"""A labelled set made ready for its split: test samples set aside, classes chosen, sampled down, left out.
+"""Prepares a labeled set for its split: sets test samples aside, and chooses, samples down and leaves out
+classes.
 
-Pure functions of labels. Everything random follows from the seed, and the test samples from the seed,
-the set and their number a class alone: they are the same whatever the split.
+Pure functions of labels. All random choices depend on the seed. The test samples depend only on the seed, the
+set and their number per class, so they are the same for every split.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fedmt.data.groups import class_counts, in_order
 from fedmt.data.specs import BenchmarkSpec
 from fedmt.data.splits import Indices, reference_counts
 
-# One random stream for each purpose; 0 to 2 are those of the splits.
+# One random stream for each purpose. Streams 0 to 2 belong to the splits.
 _TEST, _FEWER_TESTS, _DOWN = range(3, 6)
 
 
@@ -34,7 +35,7 @@ class Selection:
     positions: int64 [n], in the set.
     labels: label space name -> int64 [n], positions in that space.
     spaces: the label spaces, under the same names.
-    groups: int64 [n], equal for samples that are never separated; None: there are none.
+    groups: int64 [n], equal for samples that are never separated; None if there are no groups.
     """
 
     positions: Tensor
@@ -46,13 +47,13 @@ class Selection:
         return len(self.positions)
 
     def take(self, chosen: Tensor) -> Selection:
-        """Those at `chosen`, int64 [m], places in this selection."""
+        """The samples at `chosen`, int64 [m], positions in this selection."""
         labels = {name: labels[chosen] for name, labels in self.labels.items()}
         groups = None if self.groups is None else self.groups[chosen]
         return replace(self, positions=self.positions[chosen], labels=labels, groups=groups)
 
     def keep(self, classes: Mapping[str, Tensor]) -> Selection:
-        """Those with labels in `classes` alone (space name -> bool [its classes]), renumbered."""
+        """The samples whose labels are all in `classes` (space name -> bool [its classes]), renumbered."""
         inside = torch.ones(len(self), dtype=torch.bool)
         for name, kept in classes.items():
             inside &= kept[self.labels[name]]
@@ -65,33 +66,33 @@ class Selection:
         return replace(chosen, labels=labels, spaces=spaces)
 
     def counts(self, name: str) -> Indices:
-        """How many samples each class of a space has, [classes]."""
+        """The number of samples of each class of a space, [classes]."""
         counts: Indices = self.labels[name].bincount(minlength=len(self.spaces[name])).numpy()
         return counts
 
     def group_counts(self, name: str) -> Indices:
-        """Of how many groups each class of a space has samples, [classes]."""
+        """The number of groups with samples of each class of a space, [classes]."""
         assert self.groups is not None
         labels = self.labels[name].numpy()
         found = class_counts(in_order(self.groups), labels, len(self.spaces[name]))
         return np.asarray((found > 0).sum(0), dtype=np.int64)
 
     def occurring(self) -> dict[str, Tensor]:
-        """The classes of each space that a sample has: name -> bool [its classes]."""
+        """The classes of each space that occur in the samples: name -> bool [its classes]."""
         return {name: torch.from_numpy(self.counts(name) > 0) for name in self.spaces}
 
 
 def prepare(
     train: Selection, test: Selection, spec: BenchmarkSpec, seed: int
 ) -> tuple[Selection, Selection, tuple[str, ...]]:
-    """What is trained on and tested on, as the benchmark asks, and sentences about what became of it."""
+    """The training and test samples that the benchmark requests, and notes about what was changed."""
     wanted = spec.wanted
     notes: list[str] = []
     if spec.subset is not None:
         kept = first_classes(train, wanted, spec.subset)
         train, test = train.keep(kept), test.keep(kept)
-    # These are for sets whose classes differ in size, where the smallest may be too small. `per_class` with
-    # a test part of its own is for balanced sets; there such a class is a mistake, and the split refuses it.
+    # These are for sets whose classes differ in size, where the smallest may be too small. `per_class` with a
+    # separate test part is for balanced sets. There, such a class is a mistake, and the split rejects it.
     if spec.reference_share is not None or spec.split == "natural" or spec.sets_aside:
         train, test, left_out = leave_out(train, test, spec)
         notes += left_out
@@ -112,7 +113,7 @@ def prepare(
 def leave_out(
     train: Selection, test: Selection, spec: BenchmarkSpec
 ) -> tuple[Selection, Selection, list[str]]:
-    """Both without the classes that have too few samples for every center to get one.
+    """Removes the classes that have too few samples for every center to get one from both sets.
 
     In groups, a class needs one for the test, one for the reference center and one for the other centers.
     """
@@ -133,18 +134,18 @@ def leave_out(
     stays = {spec.wanted: torch.from_numpy(kept)}
     remaining = train.keep(stays)
     others = {name: found for name, found in remaining.occurring().items() if name != spec.wanted}
-    notes = [f"Left out of '{space.name}' for too few {what}: {', '.join(small)}; {needs}."]
+    notes = [f"Left out of '{space.name}' because of too few {what}: {', '.join(small)}; {needs}."]
     for name, found in others.items():
         gone = [c for c, there in zip(train.spaces[name], found.tolist(), strict=True) if not there]
         if gone:
-            notes.append(f"Left out of '{name}', where no wanted class is left: {', '.join(gone)}.")
+            notes.append(f"Left out of '{name}', because no wanted class is left: {', '.join(gone)}.")
     return train.keep({**stays, **others}), test.keep({**stays, **others}), notes
 
 
 def _enough_samples(
     train: Selection, test: Selection, spec: BenchmarkSpec
 ) -> tuple[NDArray[np.bool_], Indices, str]:
-    """Which classes have enough samples, how many each has, and what it needs."""
+    """Which classes have enough samples, how many each has, and how many it needs."""
     centers = max(1, sum(spec.spaces.values()))
 
     def enough(sizes: Indices) -> NDArray[np.bool_]:
@@ -160,7 +161,7 @@ def _enough_samples(
     needs = (
         f"a class needs {least:,} samples"
         + (f", {aside:,} of them for the test," if aside else "")
-        + (" next to those set aside for the test" if spec.test_share is not None else "")
+        + (" in addition to those set aside for the test" if spec.test_share is not None else "")
         + f" so that the reference center and each of {centers} centers have one"
     )
     return kept, counts, needs
@@ -169,7 +170,7 @@ def _enough_samples(
 def _enough_groups(
     train: Selection, test: Selection, spec: BenchmarkSpec
 ) -> tuple[NDArray[np.bool_], Indices, str]:
-    """The same in groups. A center may lack a class: few have patients of every one."""
+    """The same for groups. A center may lack a class, because few centers have patients of every class."""
     counts = train.group_counts(spec.wanted)
     kept = counts >= 2
     if not spec.sets_aside:
@@ -179,18 +180,19 @@ def _enough_groups(
 
 
 def set_aside_counts(data: Selection, spec: BenchmarkSpec) -> Indices:
-    """How many samples of each class the benchmark sets aside for the test, [classes]."""
+    """The number of samples of each class that the benchmark sets aside for the test, [classes]."""
     if spec.test_share is not None:
         return reference_counts(data.counts(spec.wanted), spec.test_share)
     return np.full(len(data.spaces[spec.wanted]), spec.test_per_class or 0, dtype=np.int64)
 
 
 def set_aside(data: Selection, wanted: str, each: Indices | int, seed: int) -> tuple[Selection, Selection]:
-    """(`each` samples of a class, or all that it has; the others), both in the order of the set.
+    """Returns `each` samples of a class, or all that it has, and the others, both in the order of the set.
 
     each: a number for all classes, or one for each, [classes].
 
-    Groups go as a whole, so there may be fewer; two of each class are left to train on, if it has three.
+    Groups are kept whole, so there may be fewer. Two groups of each class are left for training if it has
+    three.
     """
     targets = np.broadcast_to(np.asarray(each, dtype=np.int64), (len(data.spaces[wanted]),))
     if data.groups is not None:
@@ -207,13 +209,13 @@ def set_aside(data: Selection, wanted: str, each: Indices | int, seed: int) -> t
 def first_classes(data: Selection, wanted: str, count: int) -> dict[str, Tensor]:
     """The first `count` classes of the first space that is not the wanted one, for `Selection.keep`.
 
-    Of the other spaces, the wanted one too, the classes that occur with them.
+    In the other spaces, including the wanted one, the classes that occur with them are kept.
     """
     first = next((name for name in data.spaces if name != wanted), None)
     if first is None:
         raise FedmtError(
-            f"benchmark.subset: chooses classes of a space next to the wanted one, but benchmark.spaces has "
-            f"'{wanted}' alone; leave it out."
+            "benchmark.subset: this chooses classes of another space than the wanted one, but "
+            f"benchmark.spaces has only '{wanted}'. Leave it out."
         )
     size = len(data.spaces[first])
     if count >= size:
@@ -228,12 +230,12 @@ def check_limits(at_most: Mapping[str, int], space: LabelSpace) -> None:
     for name in at_most:
         if name not in space:
             raise FedmtError(
-                f"benchmark.at_most: '{name}' is no class of '{space.name}'.{nearest(name, space)}"
+                f"benchmark.at_most: '{name}' is not a class of '{space.name}'.{nearest(name, space)}"
             )
 
 
 def sample_down(data: Selection, wanted: str, at_most: Mapping[str, int], seed: int) -> Selection:
-    """At most the given number of samples of each class in `at_most`, at random."""
+    """Keeps at most the given number of samples of each class in `at_most`, at random."""
     rng = default_rng([seed, _DOWN])
     truth = data.labels[wanted].numpy()
     chosen = np.ones(len(data), dtype=bool)
@@ -244,12 +246,12 @@ def sample_down(data: Selection, wanted: str, at_most: Mapping[str, int], seed: 
 
 
 def fewer(data: Selection, wanted: str, count: int, seed: int) -> Selection:
-    """`count` of the samples, the classes' numbers as equal as the samples allow."""
+    """`count` of the samples, with class counts as equal as the samples allow."""
     if count >= len(data):
         return data
     rng = default_rng([seed, _FEWER_TESTS])
     truth = data.labels[wanted].numpy()
-    # Each sample's turn within its class; first come all first turns, then all second ones.
+    # Each sample's turn within its class. All first turns come first, then all second turns.
     turns = np.empty(len(data), dtype=np.int64)
     for k in range(len(data.spaces[wanted])):
         mine = np.flatnonzero(truth == k)

@@ -1,4 +1,4 @@
-"""What every source reads: a `SampleSet`, samples with their labels in no, one or several label spaces."""
+"""What every source returns: a `SampleSet`, samples with labels in zero, one or several label spaces."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Split = Literal["train", "test"]
 class SampleSet:
     """samples: [N, ...], as their input stores them.
 
-    labels: label space name -> int64 [N], positions in that space; empty for unlabelled samples.
+    labels: label space name -> int64 [N], positions in that space; empty for unlabeled samples.
     spaces: the label spaces, under the same names.
-    notes: sentences for the user about what was read and what was not.
+    notes: sentences for the user about what was read and what was left out.
     input: what a sample is.
-    snippets: what a report shows of each sample, where its stored form does not show it.
+    snippets: what a report shows of each sample if its stored form cannot be shown.
     groups: int64 [N], equal for samples that belong together, such as those of a patient
-        (`groups.group_numbers`); None: every sample stands for itself.
-    sites: of a test set, the site that each sample is from, where the data says so (sites.py).
+        (`groups.group_numbers`); None if every sample stands for itself.
+    sites: for a test set, the site of each sample, if the data names it (sites.py).
     """
 
     samples: Tensor
@@ -44,14 +44,14 @@ class SampleSet:
 
     @property
     def images(self) -> Tensor:
-        """The samples, where they are images."""
+        """The samples, if they are images."""
         return self.samples
 
 
 def label_positions(names: Sequence[str], space: LabelSpace, where: Sequence[str]) -> Tensor:
     """The labels `names` as positions in `space`, int64 [N]; `where[i]` is the place that has `names[i]`.
 
-    Looked up once a name; where one is unknown, the error points at its first place.
+    Each distinct name is looked up once. If one is unknown, the error points to its first place.
     """
     known: dict[str, int] = {}
     problems: dict[str, str] = {}
@@ -68,6 +68,6 @@ def label_positions(names: Sequence[str], space: LabelSpace, where: Sequence[str
 
 
 def check_split(split: str, source: str) -> None:
-    """`split` may come from a config, so its type alone does not vouch for it."""
+    """`split` may come from a config, so its type annotation alone does not guarantee its value."""
     if split not in ("train", "test"):
         raise FedmtError(f"{source}: there is no split '{split}'; it is 'train' or 'test'.")

@@ -1,4 +1,4 @@
-"""Which site each sample of a test set is from, so that a report can show the results of each.
+"""The site of each sample of a test set, so that a report can show results per site.
 
 A site is whatever the data names in one column: a hospital, a scanner, a region. Sites change nothing in
 training, and a run folder keeps only their names and results.
@@ -16,7 +16,7 @@ from fedmt.data.specs import SourceSpec
 from fedmt.inputs.tabular import SUFFIXES, also, read_frame
 
 MOST = 50
-"""Sites of one test set. More than that are no sites, but probably patients."""
+"""Maximum number of sites of one test set. More distinct values are probably patients rather than sites."""
 
 
 def read_sites(spec: SourceSpec, count: int, where: str) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def read_sites(spec: SourceSpec, count: int, where: str) -> tuple[str, ...]:
                     )
                 values = archive[column]
         except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise FedmtError(f"{path}: site_column: cannot read the array '{column}': {error}.") from None
+            raise FedmtError(f"{path}: site_column: the array '{column}' cannot be read: {error}.") from None
         if values.ndim != 1:
             raise FedmtError(
                 f"{path}: site_column: '{column}' has shape {values.shape}; expected one name per sample."

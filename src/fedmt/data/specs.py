@@ -1,4 +1,4 @@
-"""What a config may say of the data: the tables `reference`, `centers`, `tests`, `benchmark`."""
+"""What a config may say about the data: the tables `reference`, `centers`, `tests`, `benchmark`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmt.core.section import ConfigPath, Section
 
 
 def by_class_name(counts: dict[str, int]) -> dict[str, int]:
-    """Under the names that a LabelSpace has, so that accents written another way do not hide a class."""
+    """Under the names that a LabelSpace has, so that differently encoded accents do not hide a class."""
     return {class_name(name): count for name, count in counts.items()}
 
 
@@ -34,7 +34,8 @@ class SourceSpec(Section):
     """Column with the labels."""
     root: ConfigPath | None = None
     """Folder that the paths in a manifest are relative to. If it is not set, it is the manifest's folder."""
-    # Without a default: what is not set is not written into a run's config, and runs from before resume.
+    # There is no default, so that an unset key is not written into a run's config and older runs can be
+    # resumed.
     text_column: str | None = None
     """Column with the texts, for source `text`."""
     label_columns: dict[str, str] | None = None
@@ -50,7 +51,7 @@ CorrespondenceSpec = ConfigPath | dict[str, str | dict[str, float]]
 
 
 def fingerprint_at(where: str, key: str) -> str:
-    """A fingerprint as it was given; refuses what is none."""
+    """A fingerprint as it was given. Anything else is rejected."""
     if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", key):
         raise FedmtError(
             f"{where}: {key!r} given, expected the fingerprint of a public key, 'SHA256:' and 43 characters, "
@@ -88,7 +89,7 @@ class ReferenceSpec(SourceSpec):
 class TestSpec(SourceSpec):
     """Test samples. There may be several tables."""
 
-    __test__ = False  # not a test class, whatever pytest thinks of the name
+    __test__ = False  # not a test class, whatever pytest infers from its name
 
     name: str | None = Field(None, min_length=1)
     """Name of the test set in the results. If it is not set, it is `test` and a number."""
@@ -117,20 +118,21 @@ class BenchmarkSpec(Section):
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """For `split = "non-iid"`: a center's two main classes are 4 / (1 - gamma) times as frequent as the
     others."""
-    # Without a default: what is not set is not written into a run's config, and runs from before resume.
+    # There is no default, so that an unset key is not written into a run's config and older runs can be
+    # resumed.
     imbalance: Annotated[float, Field(ge=1)] | None = None
     """For `split = "long-tailed"`: the number of samples of a center's most frequent class,
     divided by that of its rarest class."""
     per_class: Count | None = None
-    """Samples of each class at the reference center. Give this or `reference_share`."""
+    """Number of samples of each class at the reference center. Give this or `reference_share`."""
     reference_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of each class that the reference center has. The other centers share the rest evenly, unless
     `samples` is given."""
     samples: Count | None = None
-    """Samples at each center. If it is not set, the centers share all samples that are left."""
+    """Number of samples at each center. If it is not set, the centers share all remaining samples."""
     test_per_class: Count | None = None
-    """Samples of each class of `data` that are set aside as the test set before anything else. Use it to
-    choose settings without touching a test part."""
+    """Number of samples of each class of `data` that are set aside as the test set before anything else. Use
+    it to choose settings without touching a test part."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of each class that is set aside as the test set, instead of `test_per_class`."""
     test_samples: Count | None = None
@@ -153,45 +155,46 @@ class BenchmarkSpec(Section):
     def _fits_together(self) -> BenchmarkSpec:
         if self.per_class is None and self.reference_share is None:
             raise FedmtError(
-                "benchmark.per_class: missing; say how many samples of each class the reference center has, "
-                "or with benchmark.reference_share which share of them."
+                "benchmark.per_class: missing. Set the number of samples of each class at the reference "
+                "center, or their share with benchmark.reference_share."
             )
         if self.per_class is not None and self.reference_share is not None:
             raise FedmtError(
-                "benchmark.reference_share: benchmark.per_class also says what the reference center has; "
-                "keep one of the two."
+                "benchmark.reference_share: benchmark.per_class also determines what the reference center "
+                "has. Keep only one of the two."
             )
         if self.test_per_class is not None and self.test_share is not None:
             raise FedmtError(
-                "benchmark.test_share: benchmark.test_per_class also says how many samples are set aside; "
-                "keep one of the two."
+                "benchmark.test_share: benchmark.test_per_class also determines how many samples are set "
+                "aside. Keep only one of the two."
             )
         if self.test is not None and self.sets_aside:
             raise FedmtError(
-                f"benchmark.{self.sets_aside}: benchmark.test also says what the test samples are; "
-                "keep one of the two."
+                f"benchmark.{self.sets_aside}: benchmark.test also determines the test samples. Keep only "
+                "one of the two."
             )
         if (self.imbalance is not None) != (self.split == "long-tailed"):
             raise FedmtError(
-                "benchmark.imbalance: missing; say how many times larger the most frequent class of a center "
-                "is than its rarest, as in 50."
+                "benchmark.imbalance: missing. Set how many times larger the most frequent class of a "
+                "center is than its rarest, such as 50."
                 if self.imbalance is None
-                else "benchmark.imbalance: is for split = 'long-tailed'; leave it out, or set that split."
+                else "benchmark.imbalance: this is for split = 'long-tailed'. Leave it out, or set that "
+                "split."
             )
         if self.split == "natural" and self.samples is not None:
             raise FedmtError(
-                "benchmark.samples: with split = 'natural' the centers share all samples; leave it out."
+                "benchmark.samples: with split = 'natural', the centers share all samples. Leave it out."
             )
         if self.augment_to and self.samples is not None:
             raise FedmtError(
                 "benchmark.augment_to: copies would change the number of samples at a center, which "
-                "benchmark.samples sets; keep one of the two."
+                "benchmark.samples sets. Keep only one of the two."
             )
         last = 0
         for below, to in self.augment_to:
             if below <= last:
                 raise FedmtError(
-                    f"benchmark.augment_to: [{below}, {to}] stands after {last} and is never reached; order "
+                    f"benchmark.augment_to: [{below}, {to}] comes after {last} and is never reached. Order "
                     "the pairs [below, to] by their first number."
                 )
             if to < below:
@@ -209,4 +212,4 @@ class CalibrationSpec(Section):
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of each class of the reference center that is held out from training to fit a temperature on."""
     minimum: Annotated[int, Field(ge=2)] = 100
-    """With fewer held-out samples than this in all, none are held out and nothing is calibrated."""
+    """If fewer samples than this would be held out in total, none are, and nothing is calibrated."""

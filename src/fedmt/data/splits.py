@@ -1,8 +1,8 @@
-"""Cutting one fully labelled set into a reference center and centers with equal class frequencies.
+"""Splits one fully labeled set into a reference center and centers with equal class frequencies.
 
 Pure functions from wanted labels to positions in the set ("Details of the data splitting" in the paper's
-appendix). No sample is at two places. Everything follows from the arguments and the seed alone; the
-reference center is the same in all splits, whatever the number of centers.
+appendix). No sample is at two places. Everything depends only on the arguments and the seed. The reference
+center is the same in all splits, for any number of centers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedmt.core.errors import FedmtError
 
 Indices = NDArray[np.int64]
 
-# One random stream for each purpose, so that one draw more in one of them does not move the others.
+# One random stream for each purpose, so that an additional draw in one of them does not change the others.
 REFERENCE, PRIORS, CENTERS = range(3)
 
 
@@ -29,8 +29,8 @@ class Split:
     """Positions in the set that was split, int64, in random order.
 
     reference: [classes * per_class], or what `per_class` sums to; each once.
-    centers: [samples] for each center; repeats only where `notes` says so.
-    notes: sentences for the user about anything that is not as asked.
+    centers: [samples] for each center. Samples repeat only if `notes` reports it.
+    notes: sentences for the user about anything that differs from the request.
     """
 
     reference: Tensor
@@ -51,9 +51,9 @@ def iid_split(
 
     truth: int64 [N], wanted labels, 0 to classes - 1.
     per_class: one number, or one for each class.
-    samples: for each center; None for as many as there are. Where it does not divide by `classes`, the
-        counts of two classes differ by at most 1 within a center.
-    names: of the classes, for error messages.
+    samples: the number for each center; None for as many as possible. If it is not divisible by `classes`,
+        the counts of two classes differ by at most 1 within a center.
+    names: the names of the classes, for error messages.
     """
     taken = for_each(per_class, classes)
     found = pools(truth, classes, taken, centers, seed)
@@ -92,7 +92,7 @@ def share_split(
     seed: int,
     names: Sequence[str] | None = None,
 ) -> Split:
-    """The reference center gets `share` of every class, the centers share all the rest evenly."""
+    """The reference center gets `share` of every class, and the centers share the rest evenly."""
     sizes = truth.bincount(minlength=classes).numpy() if len(truth) else np.zeros(classes, dtype=np.int64)
     return natural_split(truth, classes, reference_counts(sizes, share).tolist(), centers, seed, names)
 
@@ -105,10 +105,10 @@ def natural_split(
     seed: int,
     names: Sequence[str] | None = None,
 ) -> Split:
-    """The reference center gets `per_class` of each class, the centers share all the rest evenly.
+    """The reference center gets `per_class` of each class, and the centers share the rest evenly.
 
-    So the centers' class frequencies are those of the set. Any two centers differ by at most one sample
-    in each class, and by at most one in all.
+    The centers therefore have the class frequencies of the set. Any two centers differ by at most one sample
+    in each class, and by at most one in total.
     """
     taken = for_each(per_class, classes)
     found = pools(truth, classes, taken, centers, seed)
@@ -124,14 +124,14 @@ def natural_split(
     rng = default_rng([seed, CENTERS])
     left = np.array([len(pool) for pool in rest])
     counts = np.repeat(left[None] // centers, centers, axis=0)
-    # What does not divide goes round the centers: a class stands less than `centers` times in a row.
+    # The remainders go around the centers, so a class occurs fewer than `centers` times in a row.
     queue = np.repeat(np.arange(classes), left % centers)
     counts[rng.permutation(centers)[np.arange(len(queue)) % centers], queue] += 1
     return Split(reference, deal(rest, counts, counts, rng))
 
 
 def reference_counts(sizes: Indices, share: float) -> Indices:
-    """How many samples of classes of `sizes` [classes] are `share` of them: rounded, at least 1."""
+    """The number of samples that is `share` of each class, given `sizes` [classes]: rounded, at least 1."""
     if not 0 < share < 1:
         raise FedmtError(f"reference_share is {share}, expected a share between 0 and 1, as in 0.1.")
     counts: Indices = np.maximum(1, np.floor(sizes * share + 0.5).astype(np.int64))
@@ -144,7 +144,7 @@ def for_each(per_class: int | Sequence[int], classes: int) -> Indices:
 
 
 def pools(truth: Tensor, classes: int, taken: Indices, centers: int, seed: int) -> list[Indices]:
-    """The positions of each class, after checking what all splits are given."""
+    """The positions of each class, after checking the arguments that all splits have in common."""
     for word, value, least in (
         ("classes", classes, 1),
         ("per_class", int(taken.min()), 1),
@@ -183,7 +183,7 @@ def take_reference(
 
 
 def _most_samples(left: Indices, centers: int) -> int:
-    """The largest balanced number for each center, from the numbers of samples left [classes]."""
+    """The largest balanced number for each center, given the numbers of remaining samples [classes]."""
     base = int(left.min()) // centers
     # A class gives each center at most one sample more than `base`.
     extras = np.minimum(left - centers * base, centers)
@@ -191,7 +191,8 @@ def _most_samples(left: Indices, centers: int) -> int:
 
 
 def _balanced_counts(left: Indices, centers: int, samples: int, rng: Generator) -> Indices:
-    """How many of each class every center gets, [centers, classes]: rows sum to `samples`, differ by <= 1."""
+    """The number of samples of each class at every center, [centers, classes]. Rows sum to `samples`, and
+    entries differ by at most 1."""
     classes = len(left)
     base, remainder = divmod(samples, classes)
     counts = np.full((centers, classes), base, dtype=np.int64)
@@ -199,20 +200,20 @@ def _balanced_counts(left: Indices, centers: int, samples: int, rng: Generator) 
     extras = np.zeros(classes, dtype=np.int64)
     missing = centers * remainder
     order = rng.permutation(classes)
-    # Round and round over the classes that have samples to spare, so that none is favoured.
+    # Around and around over the classes with samples to spare, so that none is favored.
     while missing:
         turn = order[extras[order] < spare[order]][:missing]
         extras[turn] += 1
         missing -= len(turn)
-    # A class stands at most `centers` times in a row, so dealing in turn gives a center no class twice
-    # and every center exactly `remainder`.
+    # A class occurs at most `centers` times in a row, so dealing in turn gives no center a class twice and
+    # every center exactly `remainder`.
     queue = np.repeat(order, extras[order])
     counts[rng.permutation(centers)[np.arange(len(queue)) % centers], queue] += 1
     return counts
 
 
 def deal(rest: Sequence[Indices], distinct: Indices, wanted: Indices, rng: Generator) -> tuple[Tensor, ...]:
-    """Hands out the samples of each class: `distinct` ones, filled up with repeats of those to `wanted`.
+    """Distributes the samples of each class: `distinct` samples, repeated up to `wanted`.
 
     rest: the shuffled samples of each class; distinct, wanted: [centers, classes].
     """

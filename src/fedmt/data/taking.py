@@ -1,4 +1,4 @@
-"""Taking apart what a user has in memory: arrays, a torch Dataset or a data frame, to samples and labels."""
+"""Separates what a user has in memory (arrays, a torch Dataset or a data frame) into samples and labels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from fedmt.inputs import INPUTS, Input
 
 
 def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
-    """Samples and labels; labels that are None are not there. label_column: of a frame without y."""
+    """Samples and labels. Labels are None if there are none. label_column: the column of a frame given
+    without y."""
     if isinstance(x, Dataset):
         if y is not None:
-            raise FedmtError(f"{where}: a Dataset of (x, y) and labels next to it; give one of the two.")
+            raise FedmtError(
+                f"{where}: both a Dataset of (x, y) and separate labels are given. Keep only one of the two."
+            )
         return _from_dataset(x, where)
     if is_frame(x):
         if isinstance(y, str) and y not in x.columns:
@@ -48,7 +51,8 @@ def guessed(x: Any) -> type[Input]:
 
 
 def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word: str) -> Tensor:
-    """Class names, or integers, as positions in `space`, int64 [count]. word: what a sample is called."""
+    """Converts class names or integers to positions in `space`, int64 [count]. word: what a sample is
+    called."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
     try:
@@ -56,7 +60,7 @@ def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word:
     except ValueError:
         raise FedmtError(f"{where}: ragged labels; expected one label for each {word}.") from None
     if labels.shape != (count,):
-        hint = " Of scores or a one-hot table, take argmax(1)." if labels.ndim == 2 else ""
+        hint = " For scores or a one-hot table, pass argmax(1)." if labels.ndim == 2 else ""
         raise FedmtError(f"{where}: {count:,} {word}s but labels of shape {labels.shape}.{hint}")
     if labels.dtype.kind == "O":
         missing = [i for i, label in enumerate(labels) if label is None or label != label]
@@ -106,5 +110,5 @@ def _from_dataset(dataset: Dataset[Any], where: str) -> tuple[Any, Any]:
 
 
 def _plain(label: Any) -> Any:
-    """A label that is an array without dimensions, as a number."""
+    """Converts a label that is a zero-dimensional array to a number."""
     return label.item() if isinstance(label, Tensor | np.ndarray | np.generic) and label.ndim == 0 else label

@@ -1,6 +1,6 @@
-"""Splits in which every center has class frequencies of its own: the paper's non-IID one, and long tails.
+"""Splits in which every center has its own class frequencies: the paper's non-IID split, and long tails.
 
-As in splits.py, which has the others, no sample is at two places, and everything follows from the seed.
+As in splits.py, which has the other splits, no sample is at two places, and everything depends on the seed.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def non_iid_split(
     seed: int,
     names: Sequence[str] | None = None,
 ) -> Split:
-    """As `iid_split`, but a center's `samples` are drawn from its own prior over classes (`non_iid_priors`).
+    """Like `iid_split`, but a center's `samples` are drawn from its own prior over classes
+    (`non_iid_priors`).
 
-    Its majority classes may be asked for more samples than there are: in the paper's setting (CIFAR-100, 10
-    centers of 4000) 7, 47 and 71 % of the samples at gamma .1, .9 and .99 (see `_uneven_split`).
+    Its majority classes may need more samples than exist. In the paper's setting (CIFAR-100, 10 centers of
+    4000), this concerns 7, 47 and 71 % of the samples at gamma .1, .9 and .99 (see `_uneven_split`).
     """
 
     def drawn(rng: Generator) -> Indices:
@@ -67,7 +68,7 @@ def long_tailed_split(
     seed: int,
     names: Sequence[str] | None = None,
 ) -> Split:
-    """As `iid_split`, but each center has a few frequent classes and many rare ones, in an order of its own.
+    """Like `iid_split`, but each center has a few frequent classes and many rare ones, in its own order.
 
     imbalance: how many times more frequent its most frequent class is than its rarest. Between them the
     frequencies fall geometrically, as in the long-tailed benchmarks of the literature (Cui et al. 2019).
@@ -76,7 +77,9 @@ def long_tailed_split(
     def ranked(rng: Generator) -> Indices:
         shares = long_tailed_prior(classes, imbalance)
         ranks = np.stack([rng.permutation(classes) for _ in range(centers)])
-        exact = np.round(shares * 2**40).astype(np.int64)  # whole numbers to divide by largest remainder
+        exact = np.round(shares * 2**40).astype(
+            np.int64
+        )  # whole numbers that can be divided by largest remainder
         return np.stack([proportional(exact[rank], samples) for rank in ranks])
 
     what = f"Long-tailed split, imbalance {imbalance:g}"
@@ -105,11 +108,11 @@ def _uneven_split(
     names: Sequence[str] | None,
     what: str,
 ) -> Split:
-    """Every center gets as many of each class as `draw` says, [centers, classes].
+    """Every center gets the number of samples of each class that `draw` states, [centers, classes].
 
-    Where the centers want more samples of a class than there are, each gets a share of them, in proportion to
-    what it wants, and repeats samples of that share: two centers never hold the same sample, and the class
-    frequencies stay those that were drawn.
+    If the centers want more samples of a class than exist, each gets a share in proportion to what it wants,
+    and repeats samples of its share. Two centers never hold the same sample, and the class frequencies remain
+    those that were drawn.
     """
     at_least("samples", samples, 1)
     taken = for_each(per_class, classes)
@@ -128,7 +131,7 @@ def _uneven_split(
                 "Lower per_class, samples or the number of centers."
             )
         if len(pool) < demand.sum():
-            # One for everybody who wants the class, then the rest by proportion.
+            # One for each center that wants the class, then the rest in proportion.
             one = np.minimum(demand, 1)
             distinct[:, k] = one + proportional(demand - one, len(pool) - takers)
     repeats = wanted - distinct
@@ -136,9 +139,9 @@ def _uneven_split(
     if repeats.any():
         scarce, filled = np.count_nonzero(repeats.sum(0)), np.count_nonzero(repeats.sum(1))
         notes = (
-            f"{what}: {scarce} of {classes} classes have fewer samples than the "
-            f"centers drew, so {filled} of {centers} centers filled up with repeats of their own samples: "
-            f"{repeats.sum()} of all {centers * samples} samples.",
+            f"{what}: {scarce} of {classes} classes have fewer samples than the centers drew, so {filled} "
+            f"of {centers} centers were filled up with repeats of their own samples: {repeats.sum()} of all "
+            f"{centers * samples} samples.",
         )
     return Split(reference, deal(rest, distinct, wanted, rng), notes)
 
@@ -146,14 +149,14 @@ def _uneven_split(
 def non_iid_priors(classes: int, centers: int, gamma: float, seed: int) -> Tensor:
     """The class priors of the centers, float64 [centers, classes], rows sum to 1.
 
-    Center c's majority classes are the next two of a random order of the classes, which starts again
-    when it is used up: every class is a majority class somewhere before one is so twice.
+    Center c's majority classes are the next two in a random order of the classes, which starts again when it
+    is used up. Every class is a majority class once before any class is one twice.
     """
     at_least("classes", classes, MAJORITY_CLASSES)
     at_least("centers", centers, 1)
     at_least("seed", seed, 0)
     if not 0 <= gamma < 1:
-        raise FedmtError(f"gamma is {gamma}, expected 0 <= gamma < 1; nearer 1 is more heterogeneous.")
+        raise FedmtError(f"gamma is {gamma}, expected 0 <= gamma < 1. Values near 1 are more heterogeneous.")
     rng = default_rng([seed, PRIORS])
     order = rng.permutation(classes)
     priors = rng.uniform(*MINOR_PRIOR, size=(centers, classes))
@@ -165,7 +168,7 @@ def non_iid_priors(classes: int, centers: int, gamma: float, seed: int) -> Tenso
 def proportional(demand: Indices, supply: int) -> Indices:
     """Whole shares of `supply` in proportion to `demand`, by largest remainder.
 
-    They sum to `supply`; none is above its demand where all together is not.
+    They sum to `supply`. None exceeds its demand unless the supply exceeds the total demand.
     """
     shares, remainders = np.divmod(demand * supply, demand.sum())
     largest = np.argsort(-remainders, kind="stable")

@@ -1,4 +1,5 @@
-"""A private center's round before it trains: whether it can afford it, and with how much noise."""
+"""What happens before a private center trains in a round: whether it can afford the round, and how much noise
+it adds."""
 
 from __future__ import annotations
 
@@ -19,18 +20,19 @@ from fedmt.privacy.accounting import noise_multiplier
 from fedmt.privacy.secret import secret_generator, secret_normal
 
 Charge = Callable[[Mapping[str, Tensor], Sequence[Cost], PrivacySpec], Ledger]
-"""(what the center keeps, what a round costs, its promise) to its ledger with that round in it, or raises
-`Overspent`. It is called before anything is computed of the data."""
+"""Takes what the center keeps, the cost of a round and its promise. Returns its ledger including that round,
+or raises `Overspent`. It is called before anything is computed from the data."""
 
 
 def charge_kept(kept: Mapping[str, Tensor], costs: Sequence[Cost], spec: PrivacySpec) -> Ledger:
-    """With the ledger among what the center keeps. For simulations, where a repeated round is the same."""
+    """Keeps the ledger with the center's other memory. For simulations, where a repeated round is the same
+    round."""
     return Ledger.of(kept).afford(costs, spec)
 
 
 @dataclass(frozen=True, eq=False)
 class Allowed:
-    """A round that the center can afford: its generator, its noise, and what it has spent then."""
+    """A round that the center can afford: its generator, its noise, and what it will have spent."""
 
     rng: np.random.Generator
     noising: Noising
@@ -40,17 +42,19 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Budget:
-    """seed: of a simulation, in which everything follows from it. None: between machines, where nobody else
+    """seed: the seed of a simulation, which determines everything. None: between machines, where nobody else
     may be able to repeat the numbers."""
 
     seed: int | None
     charge: Charge = charge_kept
 
     def allow(self, method: Method, center: Center, kept: Mapping[str, Tensor], number: int) -> Allowed:
-        """The center's round of this number; raises `Overspent` where it would pass the budget."""
+        """The center's round with this number. Raises `Overspent` if it would exceed the budget."""
         spec = method.privacy
         assert spec is not None
-        method.check_private_center(center)  # in every round: a coordinator need not check before it asks
+        method.check_private_center(
+            center
+        )  # checked in every round, because a coordinator need not check before it asks
         sampling = Sampling.of(spec, method.training, len(center))
         noise = planned_noise(method, len(center))
         ledger = self.charge(kept, [Cost(sampling.rate, noise, sampling.steps)], spec)
@@ -65,7 +69,7 @@ class Budget:
 
 
 def planned_noise(method: Method, records: int) -> float:
-    """The noise multiplier with which all rounds of the run together cost the promised epsilon."""
+    """The noise multiplier at which all rounds of the run together cost the promised epsilon."""
     spec = method.privacy
     assert spec is not None
     sampling = Sampling.of(spec, method.training, records)
@@ -73,7 +77,7 @@ def planned_noise(method: Method, records: int) -> float:
 
 
 def privacy_notes(method: Method, centers: Sequence[Center]) -> tuple[str, ...]:
-    """For the user: what is promised, with how much noise, and what a private center does without."""
+    """A note for the user: what is promised, with how much noise, and what a private center goes without."""
     spec = method.privacy
     if spec is None or not centers or not method.schedule.centers_train:
         return ()
@@ -84,8 +88,8 @@ def privacy_notes(method: Method, centers: Sequence[Center]) -> tuple[str, ...]:
         f"[privacy]: over {method.training.rounds} rounds, each record of a center has epsilon "
         f"{spec.epsilon:g} at delta {spec.delta:g} (noise multiplier {between}). The reference "
         "center's records are not covered.",
-        "[privacy]: private centers mix a sample with its own views alone, take all classes for equally "
-        "frequent unless method.prior lists their shares, never abstain, and record only what they spent.",
+        "[privacy]: private centers mix a sample only with its own views, assume equally frequent classes "
+        "unless method.prior lists their shares, never abstain, and record only what they spent.",
     )
 
 

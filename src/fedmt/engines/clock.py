@@ -1,4 +1,4 @@
-"""Where a round's time goes, by phase."""
+"""Measures where a round's time goes, by phase."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def logged(what: str) -> Iterator[None]:
-    """Logs what was done inside, and its seconds, for those who look for the time of a start
+    """Logs what was done within this context and how long it took, to analyze start-up time
     (benchmarks/startup.py)."""
     if not log.isEnabledFor(logging.DEBUG):
         yield
@@ -27,7 +27,7 @@ def logged(what: str) -> Iterator[None]:
 
 
 class Clock:
-    """Seconds by phase since `restart`. A phase inside another counts for itself, not for the outer one."""
+    """Seconds by phase since `restart`. The time of a nested phase does not count for the outer one."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -39,14 +39,14 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Adds the seconds spent inside."""
+        """Adds the seconds spent within this context."""
         begin = time.perf_counter()
         self._inner.append(0.0)
         try:
             yield
         finally:
             if self.device.type == "cuda":
-                # This stream alone: others may be training centers meanwhile.
+                # Only this stream, because others may be training centers at the same time.
                 torch.cuda.current_stream(self.device).synchronize()
             spent = time.perf_counter() - begin
             self.seconds[name] = self.seconds.get(name, 0.0) + spent - self._inner.pop()

@@ -19,7 +19,7 @@ from fedmt.methods.training import Training
 
 
 class Compiled:
-    """model: whose code is compiled; the weights are those of each worker's own copy."""
+    """model: the module whose code is compiled. The weights are those of each worker's own copy."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = copy.deepcopy(model)
@@ -37,7 +37,7 @@ class Compiled:
                 try:
                     result: Tensor = self._function(tensors, views)
                     return result
-                except Exception as error:  # torch's compiler has many
+                except Exception as error:  # torch's compiler raises many kinds of errors
                     self.give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
             plain: Tensor = model(views)
             return plain
@@ -45,9 +45,12 @@ class Compiled:
         return run
 
     def give_up(self, reason: object) -> None:
-        """From now on the network runs as it is."""
+        """Switches to the uncompiled network from now on."""
         self.failed = True
-        warnings.warn(f"The network is not compiled ({reason}): slower, the same results.", stacklevel=2)
+        warnings.warn(
+            f"The network is not compiled ({reason}). Training is slower, with the same results.",
+            stacklevel=2,
+        )
 
     def _run(self, tensors: Mapping[str, Tensor], views: Tensor) -> Tensor:
         result: Tensor = functional_call(self._model, dict(tensors), (views,))

@@ -1,4 +1,4 @@
-"""Which devices a run uses, and what of a federation lies on them."""
+"""Which devices a run uses, and which data of a federation are stored on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEVICE_SHARE = 0.6
 
 
 def pick_device(name: str) -> torch.device:
-    """'auto', 'cpu', 'cuda' or 'cuda:1'; a device that is not there is an error, not a silent CPU run."""
+    """'auto', 'cpu', 'cuda' or 'cuda:1'. A missing device is an error, not a silent run on the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -30,7 +30,7 @@ def pick_device(name: str) -> torch.device:
         if (device.index or 0) >= count:
             found = f"{count} CUDA devices" if count else "no CUDA device"
             raise FedmtError(
-                f"device: '{name}' was asked for, but this machine has {found}; use device = 'cpu' or 'auto'."
+                f"device: '{name}' was requested, but this machine has {found}; use device = 'cpu' or 'auto'."
             )
     elif device.type != "cpu":
         raise FedmtError(f"device: '{name}' is not supported; use 'auto', 'cpu' or 'cuda'.")
@@ -46,8 +46,8 @@ def every(device: torch.device) -> tuple[torch.device, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """federation: with its data placed. devices: those of the run, its own first. dealt: by center, the
-    number of the device that it trains on. prefetch: the samples stayed in host memory."""
+    """federation: with its data placed. devices: the devices of the run, its own first. dealt: for each
+    center, the index of the device that it trains on. prefetch: whether the samples stayed in host memory."""
 
     federation: Federation
     devices: Sequence[torch.device]
@@ -61,11 +61,11 @@ def place(
     together: bool = False,
     prefetch: bool | None = None,
 ) -> Placed:
-    """Labels on the first device, and the samples of each center on the one that it is dealt to.
+    """Puts labels on the first device, and the samples of each center on the device that it is assigned to.
 
-    On a GPU, or where asked for (together), all samples of a device lie in one tensor, and a center's are a
-    part of it: so one captured step can gather from any center's. prefetch: leave the samples in host memory;
-    None does so where they would take more than `DEVICE_SHARE` of a GPU's free memory.
+    On a GPU, or if requested (together), all samples of a device are in one tensor, and those of a center are
+    a part of it. One captured step can then gather samples of any center. prefetch: leave the samples in host
+    memory. None does so if they would take more than `DEVICE_SHARE` of a GPU's free memory.
     """
     devices = devices[: max(1, len(federation.centers))]
     dealt = deal(federation.centers, len(devices))
@@ -92,7 +92,7 @@ def place(
 
 
 def deal(centers: Sequence[Center], count: int) -> dict[str, int]:
-    """By center, one of `count` devices: in their order, each to the device with the fewest samples yet."""
+    """Assigns each center, in order, to the device out of `count` that has the fewest samples so far."""
     loads = [0] * count
     dealt = {}
     for center in centers:
@@ -108,7 +108,7 @@ def place_centers(
     prefetch: bool | None = None,
     labels_on: torch.device | None = None,
 ) -> tuple[Center, ...]:
-    """The centers with their samples on a device, as `place` has it, and their labels there or elsewhere."""
+    """The centers with their samples on a device, as in `place`, and their labels there or elsewhere."""
     if device.type == "cpu" and not together:
         return tuple(centers)
     moved = values = _values(centers)
@@ -121,7 +121,7 @@ def place_centers(
             part.copy_(own)
         moved = dict(zip(values, parts, strict=True))
     elif together:
-        moved = {key: own.contiguous() for key, own in values.items()}  # rows are copied out of it one by one
+        moved = {key: own.contiguous() for key, own in values.items()}  # its rows are copied one by one
 
     def moved_center(center: Center) -> Center:
         there = labels_on or device
@@ -133,12 +133,12 @@ def place_centers(
 
 
 def _values(centers: Sequence[Center]) -> dict[int, torch.Tensor]:
-    """Their samples, each once: tests in several spaces share theirs."""
+    """Their samples, each set once, because tests in several spaces share theirs."""
     return {id(c.values): c.values for c in centers}
 
 
 def _fit(centers: Sequence[Center], device: torch.device) -> bool:
-    """Whether their samples may lie on the device."""
+    """Whether their samples fit on the device."""
     if device.type != "cuda":
         return True
     size = sum(v.nbytes for v in _values(centers).values())
@@ -147,9 +147,10 @@ def _fit(centers: Sequence[Center], device: torch.device) -> bool:
 
 @contextmanager
 def apart(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Inside, torch's global generators may be seeded; outside, they are as the caller left them.
+    """Within this context, torch's global generators may be seeded. Afterwards, they are restored.
 
-    stream: where the work inside is done, after what the caller began and before what it begins next.
+    stream: the stream of the work within this context. It runs after the caller's earlier work and before its
+    later work.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if stream is None:

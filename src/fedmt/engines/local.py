@@ -1,6 +1,6 @@
 """The local engine: all centers in one process, on one device or on several.
 
-A round is a function of the state before it. The same seed gives the same weights, and bit-identical ones on
+A round is a function of the state before it. The same seed gives the same weights. They are bit-identical on
 the same type of CPU with the same number of threads. A center's random numbers come only from the seed, the
 round and its name, and updates are averaged in the order of the names.
 """
@@ -37,9 +37,9 @@ from fedmt.methods.work import Tensors
 from fedmt.privacy.masking.terms import Summing
 
 Updates = Received | SummedUpdates
-"""What the updates of a round go into."""
+"""What collects the updates of a round."""
 
-NOT_FINITE = "its update has NaN or Inf in it"
+NOT_FINITE = "its update contains NaN or Inf"
 
 
 @dataclass
@@ -47,8 +47,8 @@ class LocalEngine:
     """Runs a method on a federation.
 
     model: samples [B, ...] as a network sees them to logits [B, K]; its weights are the starting point.
-    precision: of the network, see `Trainer`. strategy: how updates are averaged. guard: what is done about
-        updates that are too large, or point elsewhere.
+    precision: the network's precision, see `Trainer`. strategy: how updates are averaged. guard: what is done
+    about updates that are too large or point in another direction.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
     compile: compile the network, where centers train side by side.
@@ -56,8 +56,8 @@ class LocalEngine:
     prefetch: samples stay in host memory, sent ahead of their steps; None: where they do not fit on a GPU.
     on_center: called with (round, name) before each center: progress, and a safe point to stop at.
     transforms: what happens to an update before it is sent and after it is received, in this order.
-    summing: updates and statistics are summed as integers, as with secure aggregation; None: as they are.
-    attack: centers that are simulated to be bad; their data are spoiled already.
+    summing: sum updates and statistics as integers, as with secure aggregation. None sums them as they are.
+    attack: the simulated bad centers. Their data have already been corrupted.
     """
 
     federation: Federation
@@ -97,7 +97,7 @@ class LocalEngine:
             devices = devices[:1]
         placed = place(self.federation, devices, graphs, self.prefetch)
         self.federation = placed.federation
-        # With Single no center trains, and Flower's centers train elsewhere: one model then suffices.
+        # With Single, no center trains, and with Flower, centers train elsewhere. One model is then enough.
         here = self.federation.centers if self.method.schedule.centers_train else ()
         self._fleet = assemble(placed, here, self.trainer, self.site.run) if graphs else None
         self.trainer.compiled = compiled(self.model, self.method.training, self.compile)
@@ -127,7 +127,7 @@ class LocalEngine:
         """
         with self._apart():
             self._clock.restart()
-            # A state that was read from a checkpoint is not on the device yet.
+            # A state read from a checkpoint is not on the device yet.
             return self._round(before.to(self.device))
 
     def _round(self, before: State) -> tuple[State, Record]:
@@ -140,7 +140,7 @@ class LocalEngine:
         for job, done in self._trained(self._planned(present, before, number, outcomes)):
             outcome = self.site.finish(job, done)
             self._average(job.center, outcome, updates, number)
-            # What was handed over to be averaged need not be kept.
+            # What was handed over for averaging need not be kept.
             outcomes[job.center.name] = replace(outcome, update=None, trained=None)
         kept = dict(before.kept)
         for center in present:
@@ -152,7 +152,7 @@ class LocalEngine:
         return self._close(before, updates, kept, records, absent)
 
     def _updates(self, before: State) -> Updates:
-        """What the updates of a round go into."""
+        """What collects the updates of a round."""
         if self.summing is None:
             return Received(self.strategy, self.guard, before.weights)
         layout = layout_at(self.summing, self.site, before.weights, len(self.federation.roster.members) + 1)
@@ -179,7 +179,7 @@ class LocalEngine:
                 outcome = self.site.finish(job, done)
                 if outcome.trained is None:
                     continue
-                # Its local layers are kept in the state itself, not under a center's name.
+                # Its local layers are stored in the state itself, not under a center's name.
                 local = {k: v.clone() for k, v in outcome.trained.items() if k in self.site.local}
                 others = self.site.other_heads(None)
                 weights = {**weights, **{k: v for k, v in local.items() if k not in others}}
@@ -211,7 +211,7 @@ class LocalEngine:
     def _planned(
         self, centers: Sequence[Center], before: State, number: int, outcomes: dict[str, Outcome]
     ) -> Iterator[Job]:
-        """The centers' jobs, each planned when it is needed; centers that abstain go to `outcomes`."""
+        """The centers' jobs, each planned when it is needed. Centers that abstain are added to `outcomes`."""
         predictions: Mapping[str, Tensor] = {}
         if self._fleet is not None and self.method.guesses and not self.site.local:
             with self._clock.phase("pseudo_labels"):
@@ -229,7 +229,7 @@ class LocalEngine:
                 yield planned
 
     def _trained(self, jobs: Iterable[Job], phase: str = "train") -> Iterator[tuple[Job, Trained]]:
-        """Each job and what became of it, in their order; one by one, or by the fleet side by side.
+        """Each job with its result, in order. Jobs run one by one, or side by side in the fleet.
 
         A result must be used before the next is requested: the model may be the engine's only one.
         """
@@ -243,7 +243,7 @@ class LocalEngine:
                 yield from self._fleet.train(jobs)
 
     def _root(self, before: State) -> Weights | None:
-        """What the reference center's own labels make of the model that the centers received."""
+        """The update that the reference center's own labels give to the model that the centers received."""
         reference, number = self.federation.reference, before.round + 1
         own = self.site.plan_reference(reference, before.weights, before.server, {}, number)
         for job, done in self._trained([own] if own is not None else [], "reference"):
@@ -265,7 +265,7 @@ class LocalEngine:
                 outcome.record["left_out"] = NOT_FINITE
 
     def _add(self, name: str, update: Weights, weight: float, updates: Updates, number: int) -> bool:
-        """Adds a received update, after the transforms; False where it is not finite, and does not count."""
+        """Adds a received update after the transforms. False if it is not finite and does not count."""
         with self._clock.phase("aggregate"):
             rng = random_numbers(self.seed, number, f"received from {name}")
             update = after_receiving(self.transforms, update, number, name, rng)
@@ -290,13 +290,13 @@ class LocalEngine:
                     self.trainer.load(done.weights)
         self._static_statistics(absent)
         weights = self.trainer.weights()
-        # The other spaces' heads have no part in the reference center's training.
+        # The other spaces' heads are not part of the reference center's training.
         foreign = self.site.other_heads(None)
         weights = {k: state.weights[k] if k in foreign else v for k, v in weights.items()}
         return replace(state, weights=weights), loss
 
     def _static_statistics(self, absent: Collection[str]) -> None:
-        """Pools the statistics of the present centers' un-augmented samples into the loaded model."""
+        """Pools the statistics of the present centers' unaugmented samples into the loaded model."""
         mode = self.method.training.batch_norm
         if mode == "running":
             return
@@ -346,5 +346,6 @@ class LocalEngine:
             return self._tested(state.to(self.device))
 
     def _apart(self) -> AbstractContextManager[None]:
-        """With a fleet, all work but its training (a center's plan, averaging) has priority on the device."""
+        """With a fleet, all work except its training (a center's plan, averaging) has priority on the
+        device."""
         return apart(self.device, self._urgent)

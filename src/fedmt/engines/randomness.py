@@ -1,4 +1,4 @@
-"""Where random numbers come from: the seed, the round and a name alone, never the order of events."""
+"""Random numbers depend only on the seed, the round and a name, never on the order of events."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from fedmt.methods.training import Training
 
 
 def random_numbers(seed: int, round: int, name: str) -> np.random.Generator:
-    """A center's generator in a round. Hashed, so that no two (seed, round, name) share a stream."""
+    """A center's generator in a round. The inputs are hashed, so that no two (seed, round, name) share a
+    stream."""
     digest = hashlib.blake2b(f"{seed}\0{round}\0{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 def absent_centers(names: list[str], training: Training, seed: int, round: int) -> dict[str, str]:
-    """The centers that take no part in a round, and why: not chosen, or chosen and dropped out.
+    """The centers that do not take part in a round, and why: not chosen, or chosen and dropped out.
 
-    At least one is chosen; all that are chosen may drop out.
+    At least one is chosen, but all chosen centers may drop out.
     """
     rng = random_numbers(seed, round, "who takes part")
     ordered = sorted(names)

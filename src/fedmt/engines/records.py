@@ -1,4 +1,4 @@
-"""What a round's record says of its centers."""
+"""What a round's record says about its centers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEANS = ("confident_share", "pseudo_label_accuracy", "correspondence_error", "pr
 
 
 def averaged(centers: Mapping[str, Record]) -> Record:
-    """The means of the centers' own measures and losses, over those that have them."""
+    """The means of the centers' own measures and losses, over the centers that have them."""
     found: Record = {}
     for key in MEANS:
         values = [c[key] for c in centers.values() if key in c]
@@ -26,10 +26,10 @@ def averaged(centers: Mapping[str, Record]) -> Record:
 
 
 def judge(combined: Combined, before: State, kept: dict[str, Tensors], records: dict[str, Record]) -> None:
-    """Records what was measured of each update. Of a center that was left out, the round does not count: it
-    continues from what it kept before."""
+    """Records what was measured on each update. The round does not count for a center that was left out, so
+    it continues from what it kept before."""
     for name, facts in combined.facts.items():
-        if name in records:  # the reference center is not
+        if name in records:  # the reference center is not one of them
             records[name] |= facts
     for name, why in combined.left_out.items():
         records[name] = {**combined.facts[name], "left_out": why}

@@ -1,4 +1,4 @@
-"""The scores of a state's models on samples: of the shared one, or of those that centers have."""
+"""The scores of a state's models on samples, for the shared model or the centers' own models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedmt.methods.work import Answer
 
 
 def scores_of(site: Site, state: State) -> Scores:
-    """What `testing.answered` asks. The site's model is loaded with the state's weights on the way."""
+    """The function that `testing.answered` needs. It loads the state's weights into the site's model."""
     known: dict[int, Tensor] = {}  # tests in several spaces share their samples
     trainer = site.trainer
 
@@ -36,10 +36,10 @@ def scores_of(site: Site, state: State) -> Scores:
 def _centers_scores(
     site: Site, values: Tensor, space: str, centers: Sequence[str], state: State
 ) -> list[Tensor]:
-    """Each center's own model on the samples, by its head for the space."""
+    """Each center's own model on the samples, with its head for the space."""
     head = site.head(space)
     if site.local.issubset(frozenset().union(*site.heads)):
-        # They differ only in their last layer, so the network below it is run once.
+        # They differ only in their last layer, so the network below it runs once.
         site.trainer.load(state.weights)
         heads = [_own_head(site, state.kept[c], head) for c in centers]
         return site.trainer.predict_by(values, heads)

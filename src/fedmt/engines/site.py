@@ -1,6 +1,7 @@
 """A center's side of a round: what it does with a model it received, and what it sends and keeps.
 
-It is the same in every engine: the local one calls it in a loop, Flower's on the center's own machine.
+It is the same in every engine. The local engine calls it in a loop, and Flower's engine on the center's own
+machine.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from fedmt.methods.base import Method
 from fedmt.methods.work import CenterRound, LocalWork, Tensors
 
 Record = dict[str, Any]
-"""What is recorded of a round, or of one center in it: a line of metrics.jsonl, or a part of one."""
+"""What is recorded about a round or about one center in it: a line of metrics.jsonl, or a part of one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a center's round leaves.
+    """The result of a center's round.
 
-    update: what it sends after the transforms: trained minus received weights, and what the strategy asks
-        for in addition; None where the center abstained. trained: the weights at the end of its training.
+    update: what it sends after the transforms: trained minus received weights, and what the strategy needs in
+        addition; None if the center abstained. trained: the weights at the end of its training.
     kept: what it remembers.
     """
 
@@ -49,11 +50,11 @@ class Outcome:
 class Job:
     """A center's local training, planned but not done.
 
-    received: the weights it begins with. head: the one that answers. seed: for a backbone's own dropout.
+    received: the weights it begins with. head: the head that answers. seed: for the backbone's own dropout.
         round: its number.
-    keep: what the center remembers of this round. lasting: what it keeps from round to round, unchanged if
-        this round fails.
-    noising: of a private center, which trains by DP-SGD.
+    keep: what the center remembers from this round. lasting: what it keeps between rounds, unchanged if this
+    round fails.
+    noising: for a private center, which trains with DP-SGD.
     """
 
     center: Center
@@ -72,8 +73,9 @@ class Job:
 class Site:
     """spaces: names of the federation's label spaces, the wanted one first, as the model's heads are.
 
-    phase: times what happens inside, by name. transforms: what happens to an update before it is sent.
-    budget: of the centers, if the method is private; by default that of a simulation.
+    phase: a context that measures the time of a named phase. transforms: what happens to an update before it
+        is sent.
+    budget: the centers' privacy budget, if the method is private. By default, that of a simulation.
     """
 
     def __init__(
@@ -108,15 +110,15 @@ class Site:
             self.local |= _batch_norm_keys(trainer)
 
     def head(self, space: str | None) -> int:
-        """The head that answers in a label space; None is the wanted one."""
+        """The head that answers in a label space. None is the wanted space."""
         return self._head.get(space, 0) if space is not None else 0
 
     def model_of(self, weights: Mapping[str, Tensor], kept: Tensors) -> Weights:
-        """A center's own model: the shared weights, with its local layers in their place."""
+        """A center's own model: the shared weights with its own local layers."""
         own = {k: v.to(self.trainer.device) for k, v in unpacked("weights", kept).items()}
         return {**weights, **own}
 
-    # -- a round in three parts, so that an engine may have many centers under way at once ----------
+    # -- a round in three parts, so that an engine can process many centers at once -------------------
 
     def center_round(
         self,
@@ -145,7 +147,7 @@ class Site:
     ) -> Job | Outcome:
         """Pseudo-labels and batches; if the center abstains, its outcome instead.
 
-        predictions: the received model's, where the engine has them already.
+        predictions: those of the received model, if the engine already has them.
         """
         method = self.method
         lasting = {k: v for k, v in kept.items() if k.startswith(("weights:", "control:", "privacy:"))}
@@ -165,7 +167,8 @@ class Site:
             plan = method.center_round(
                 center, torch.empty(0) if predictions is None else predictions, kept, number, rng
             )
-            # Whatever else could be told of a private center's round depends on all of its records.
+            # Anything else that could be reported about a private center's round depends on all of its
+            # records.
             told: Record = _told(center, plan) if allowed is None else {"privacy_spent": allowed.spent}
         if plan.work is None:
             return Outcome({**told, "abstained": plan.reason}, {**lasting, **plan.keep})
@@ -180,7 +183,7 @@ class Site:
         kept: Tensors,
         number: int,
     ) -> Job | None:
-        """The reference center's training as one of the centers; its local layers are those of `weights`."""
+        """The reference center's training as one of the centers. Its local layers are those of `weights`."""
         rng = random_numbers(self.seed, number, reference.name)
         work = self.method.reference_work(reference, number, rng)
         if work is None:
@@ -208,13 +211,13 @@ class Site:
         return replace(job, terms=terms, keep=keep, lasting=lasting, record=record)
 
     def job(self, center: Center, work: LocalWork, received: Mapping[str, Tensor], number: int) -> Job:
-        """Plain local training; a backbone's own dropout follows from the same things as the batches."""
+        """Plain local training. The backbone's own dropout is seeded in the same way as the batches."""
         dropout = random_numbers(self.seed, number, f"dropout of {center.name}")
         head, seed = self.head(work.space), int(dropout.integers(2**62))
         return Job(center, work, received, head, seed, round=number)
 
     def run(self, job: Job) -> Trained:
-        """Trains a copy of what was received, step by step; the weights it returns are the model's own."""
+        """Trains a copy of what was received, step by step. The returned weights belong to the model."""
         self.trainer.load(job.received)
         if job.noising is not None:
             return self.trainer.train_privately(job.center.values, job.work, job.noising, job.head, job.terms)
@@ -227,7 +230,8 @@ class Site:
         control, sent = strategy.controls(
             job.lasting, {k: v for k, v in done.mean_gradient.items() if k in update}
         )
-        # The counters next to the statistics too: a layer that is kept locally is kept complete.
+        # This includes the counters next to the statistics, so that a layer that is kept locally is kept
+        # complete.
         foreign = self.other_heads(job.work.space)
         own = {k: v.clone() for k, v in trained.items() if k in self.local and k not in foreign}
         if not all_finite((*update.values(), *sent.values(), *own.values())):
@@ -246,20 +250,20 @@ class Site:
         return Outcome({**job.record, **losses}, kept, update, trained)
 
     def difference(self, job: Job, trained: Mapping[str, Tensor]) -> Weights:
-        """Trained minus received weights, of what is averaged."""
+        """Trained minus received weights, for the weights that are averaged."""
         names = [k for k in self._shared(job) if job.received[k].is_floating_point()]
         changed = torch._foreach_sub([trained[k] for k in names], [job.received[k] for k in names])
         return dict(zip(names, changed, strict=True))
 
     def _shared(self, job: Job) -> list[str]:
-        """Names of what is averaged: neither the local layers nor other spaces' heads."""
+        """Names of the weights that are averaged: neither the local layers nor other spaces' heads."""
         foreign = self.other_heads(job.work.space)
         return [k for k in job.received if k not in self.local and k not in foreign]
 
     def participation(
         self, counts: Mapping[str, int], everyone: Sequence[Member], parameters: Collection[str]
     ) -> dict[str, float]:
-        """Of the centers that have a parameter, the share whose update is in the mean, by its name."""
+        """For each parameter, the share of the centers that have it whose update is in the mean."""
         having = dict.fromkeys(parameters, len(everyone))
         for head, keys in enumerate(self.heads):
             mine = [c for c in everyone if c.space is not None and self.head(c.space.name) == head]
@@ -267,7 +271,7 @@ class Site:
         return {k: counts[k] / max(having[k], 1) for k in counts.keys() & having.keys()}
 
     def other_heads(self, space: str | None) -> frozenset[str]:
-        """Names of the weights of all heads but the one of `space`: its training leaves them alone.
+        """Names of the weights of all heads except that of `space`. Its training does not change them.
 
         (They have no gradient, but weight decay would still shrink them.)
         """
@@ -279,14 +283,14 @@ def _batch_norm_keys(trainer: Trainer) -> frozenset[str]:
     layers = static_bn.layers(trainer.model)
     if not layers:
         raise FedmtError(
-            "aggregation.name: 'fedbn' leaves batch-norm layers at their center, but the model has none; use "
-            "another strategy or backbone."
+            "aggregation.name: 'fedbn' leaves batch-norm layers at their center, but the model has none. "
+            "Use another strategy or backbone."
         )
     return frozenset(f"{name}.{key}" for name, layer in layers.items() for key in layer.state_dict())
 
 
 def _told(center: Center, plan: CenterRound) -> Record:
-    """What is recorded of a center's pseudo-labels and estimates."""
+    """What is recorded about a center's pseudo-labels and estimates."""
     record: Record = dict(plan.facts)
     if plan.confident is not None and plan.pseudo_labels is not None:
         record["confident_share"] = plan.confident.float().mean().item()

@@ -1,7 +1,8 @@
 """Updates and statistics as sums of integers, for secure aggregation (docs/guides/secure-aggregation.md).
 
-The local engine adds the same integers without masks, so its weights equal those of a run between machines to
-the bit. What both sides must agree on, `Layout`, follows from the model and from what the coordinator knows.
+The local engine adds the same integers without masks, so its weights are bit-identical to those of a run
+between machines. What both sides must agree on, `Layout`, is determined by the model and by what the
+coordinator knows.
 """
 
 from __future__ import annotations
@@ -23,27 +24,29 @@ from fedmt.privacy.masking.fixed_point import Arrays, Entry, Layout, Vector
 from fedmt.privacy.masking.terms import Summing, least_threshold
 
 CHANGE = 3
-"""Of a weight in one round: at most 2^3. Training that changes one by more has diverged."""
+"""Range of the change of a weight in one round: at most 2^3. Training that changes a weight by more has
+diverged."""
 CONTROL = 5
-"""Of a gradient, which SCAFFOLD's control variates are means of."""
+"""Range of a gradient. SCAFFOLD's control variates are means of gradients."""
 STATISTIC = 4
-"""Of a running statistic: at most 2^4 times the largest of its layer."""
+"""Range of a running statistic: at most 2^4 times the largest of its layer."""
 MOMENT = 10
-"""Of a first or second moment, in 64 bits: at most 2^10 times the largest of the reference center's layer."""
+"""Range of a first or second moment, in 64 bits: at most 2^10 times the largest of the reference center's
+layer."""
 
 ROOM = 16
-"""max_samples may be so many times the largest center before it is worth a note."""
+"""max_samples may be this many times the size of the largest center before a note is given."""
 
 
 def check_terms(summing: Summing, federation: Federation, participation: float) -> None:
-    """Refuses a federation whose sums could never be revealed, or have no room for a center's weight."""
+    """Rejects a federation whose sums could never be revealed, or that have no room for a center's weight."""
     everyone = len(federation.roster.members)
     chosen = max(1, round_half_up(participation * everyone))
     least = least_threshold(everyone)
     if not least <= summing.threshold <= chosen:
         raise FedmtError(
             f"deployment.threshold: {summing.threshold} given, expected at least {least} for {everyone} "
-            f"centers, and at most the {chosen} that take part in a round (training.participation)."
+            f"centers, and at most {chosen}, the number that take part in a round (training.participation)."
         )
     for center in (federation.reference, *federation.centers):
         if len(center) > summing.max_samples:
@@ -54,14 +57,14 @@ def check_terms(summing: Summing, federation: Federation, participation: float) 
 
 
 def precision_notes(summing: Summing | None, federation: Federation, by_samples: bool) -> tuple[str, ...]:
-    """Whether `max_samples` is so far above all centers that updates are rounded coarsely."""
+    """A note if `max_samples` is so far above all centers that updates are rounded coarsely."""
     largest = max(map(len, federation.centers), default=0)
     if summing is None or not by_samples or not largest or summing.heaviest <= ROOM * largest:
         return ()
     enough = 1 << (largest - 1).bit_length()
     return (
-        f"deployment.max_samples is {summing.max_samples:,}, and the largest center has {largest:,} samples: "
-        f"updates are rounded {summing.heaviest // enough:,} times as coarsely as with {enough:,}.",
+        f"deployment.max_samples is {summing.max_samples:,}, but the largest center has {largest:,} "
+        f"samples. Updates are rounded {summing.heaviest // enough:,} times as coarsely as with {enough:,}.",
     )
 
 
@@ -75,10 +78,12 @@ def update_layout(
     by_samples: bool,
     centers: int,
 ) -> Layout:
-    """Of all that any center may send of its update.
+    """The layout of everything that any center may send of its update.
 
-    received: the model that the centers received; a running statistic may change by as much as its layer has.
-    local: what no center sends. heads: a center sends its own alone. centers: the most that are summed.
+    received: the model that the centers received; the range of a running statistic depends on its layer's
+        values.
+    local: what no center sends. heads: a center sends only its own. centers: the largest number of centers in
+        a sum.
     """
     groups = {key: number for number, keys in enumerate(heads, 1) for key in keys}
     entries = []
@@ -97,7 +102,7 @@ def update_layout(
 
 
 def layout_at(summing: Summing, site: Site, received: Mapping[str, Tensor], centers: int) -> Layout:
-    """The same, of a site's model."""
+    """The same for a site's model."""
     parameters = frozenset(name for name, _ in site.trainer.model.named_parameters())
     by_samples = site.method.training.weights == "samples"
     return update_layout(
@@ -106,7 +111,8 @@ def layout_at(summing: Summing, site: Site, received: Mapping[str, Tensor], cent
 
 
 def moment_layout(summing: Summing, own: Statistics, centers: int) -> Layout:
-    """Of the moments of batch-norm layers. own: the reference center's statistics of the same model."""
+    """The layout of the moments of batch-norm layers. own: the reference center's statistics of the same
+    model."""
     entries = tuple(
         Entry(name, value.shape, MOMENT + _exponent(torch.from_numpy(value)))
         for name, value in sorted(moments(own).items())
@@ -115,13 +121,14 @@ def moment_layout(summing: Summing, own: Statistics, centers: int) -> Layout:
 
 
 def _exponent(value: Tensor) -> int:
-    """The smallest e >= -20 with |value| <= 2^e; the largest is 100, so that a scale is always finite."""
+    """The smallest e >= -20 with |value| <= 2^e. It is at most 100, so that a scale is always finite."""
     largest = float(value.abs().max()) if value.numel() else 0.0
     return min(100, math.ceil(math.log2(max(largest, 2.0**-20)))) if math.isfinite(largest) else 100
 
 
 def moments(statistics: Mapping[str, Tensor]) -> Arrays:
-    """First and second moments, in float64, under the names of mean and variance. They add up."""
+    """First and second moments in float64, under the names of mean and variance. Unlike these, they can be
+    added."""
     found: Arrays = {}
     for name, value in statistics.items():
         array = value.detach().cpu().double().numpy()
@@ -137,17 +144,18 @@ def arrays(update: Mapping[str, Tensor]) -> Arrays:
 
 
 class SummedUpdates:
-    """The updates of one round, as `Received` takes them, but nobody can be told from the others in it."""
+    """The updates of one round, with the interface of `Received`, but single centers cannot be
+    distinguished."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         self.layout, self.device = layout, device
         self.clipped = 0
-        """After `combine`: how many entries of all updates were out of range, and clipped."""
+        """After `combine`: the number of entries of all updates that were out of range and were clipped."""
         self._total = np.zeros(layout.length, layout.dtype)
         self._present = 0
 
     def add(self, center: str, update: Weights, weight: float) -> bool:
-        """False, adding nothing, if the update is not finite."""
+        """Adds an update. Returns False and adds nothing if it is not finite."""
         if not all_finite(update.values()):
             return False
         self.add_total(self.layout.encode(arrays(update), int(weight))[0], 1)
@@ -166,7 +174,7 @@ class SummedUpdates:
 
 
 class SummedStatistics:
-    """Batch-norm statistics of several sets of samples, pooled as `static_bn.pool` does it."""
+    """Batch-norm statistics of several sets of samples, pooled as in `static_bn.pool`."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -193,9 +201,9 @@ class SummedStatistics:
 def pooled_statistics(
     parts: Iterable[tuple[float, Statistics]], summing: Summing | None, centers: int
 ) -> Statistics:
-    """The number of samples and the statistics of each center, pooled; the reference center's come first and
-    say how large the others may be. centers: the most that are summed. summing: None pools them as they are.
-    """
+    """Pools the number of samples and the statistics of each center. The reference center's come first and
+    determine the range of the others. centers: the largest number of centers in a sum. summing: None pools
+    them as they are."""
     if summing is None:
         return pool(parts)
     total: SummedStatistics | None = None

@@ -15,16 +15,16 @@ from fedmt.metrics import HEADLINE
 from fedmt.metrics.measuring import Answers, values
 
 Scores = Callable[[Tensor, str, Sequence[Answer]], list[Tensor]]
-"""(stored samples, a label space's name, answers in it) to each answer's scores [N, J]."""
+"""Takes (stored samples, a label space's name, answers in it) and returns each answer's scores [N, J]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tested:
     """The answers to one test set, each with probabilities [N, J].
 
-    each: in the wanted space, the reference center's model answers. In another there is one answer for each
-    center, through its own matrix or by its own head. mean_matrix: the answer through the mean of the
-    matrices, where there are any.
+    each: in the wanted space, the answer of the reference center's model. In another space, one answer per
+    center, through its own matrix or with its own head. mean_matrix: the answer through the mean of the
+    matrices, if there are any.
     """
 
     test: Center
@@ -35,8 +35,8 @@ class Tested:
 
     @property
     def probabilities(self) -> Tensor:
-        """The one answer [N, J] that the model gives: the mean of all. Through matrices, it is the answer
-        through the mean matrix."""
+        """The one answer [N, J] that the model gives: the mean of all answers. With matrices, it is the
+        answer through the mean matrix."""
         return torch.stack(list(self.each)).mean(0)
 
 
@@ -92,10 +92,10 @@ def pooled(tests: Sequence[Tested]) -> list[Pooled]:
 
 
 def measured(tests: Sequence[Tested], last: bool) -> dict[str, Any]:
-    """A round's metrics as its record has them. last: of the last round, which has all of them.
+    """A round's metrics in the form of its record. last: whether it is the last round, which has all metrics.
 
-    `{metric: {space: value}}`, with several test sets of a space as one; `mean_matrix`, the same for the
-    answer through the mean matrix; and `tests`, `{test: {metric: value}}`, where a space has several.
+    `{metric: {space: value}}`, with several test sets of a space combined; `mean_matrix`, the same for the
+    answer through the mean matrix; and `tests`, `{test: {metric: value}}`, if a space has several.
     """
     asked: dict[tuple[str, str], Answers] = {}
     for part in pooled(tests):

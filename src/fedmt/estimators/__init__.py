@@ -1,4 +1,4 @@
-"""Estimators of M, one per file: how a center makes M-hat where its correspondence is not given."""
+"""Estimators of M, one per file: how a center computes M-hat if its correspondence is not given."""
 
 from __future__ import annotations
 

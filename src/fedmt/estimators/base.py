@@ -1,7 +1,7 @@
-"""What an estimator is: from a center's evidence to M-hat, a matrix [J, K].
+"""What an estimator is: it turns a center's evidence into M-hat, a matrix [J, K].
 
-Whatever comes in, the matrix that comes out is a valid correspondence: entries in [0, 1], columns that sum
-to 1. A wanted class for which there is no evidence gets the uniform column 1/J, and is reported.
+For any input, the result is a valid correspondence: entries in [0, 1], columns that sum to 1. A wanted class
+for which there is no evidence gets the uniform column 1/J, and is reported.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fedmt.core.registry import Named
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a center has in a round to estimate its M from.
+    """The evidence from which a center estimates its M in a round.
 
     probabilities: the received model's on the center's samples, [N, K]. labels: its own, int64 [N] in
-    0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
-    remembers from the previous round, [J, K], if any. rng: the center's random numbers in this round.
-    prior: how frequent the wanted classes are at the center, [K]; None: to be estimated with M, by an
-    estimator that can (`fedmt.core.priors`).
+        0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
+        remembers from the previous round, [J, K], if any. rng: the center's random numbers in this round.
+    prior: the frequencies of the wanted classes at the center, [K]. None means that an estimator that
+        supports it estimates them with M (`fedmt.core.priors`).
     """
 
     probabilities: Tensor
@@ -39,8 +39,8 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """matrix: M-hat, [J, K]. filled: bool [K], the columns without evidence, set to 1/J; None where the
-    estimator does not count evidence. prior: [K], where the estimator has found it with M."""
+    """matrix: M-hat, [J, K]. filled: bool [K], the columns without evidence, set to 1/J; None if the
+    estimator does not count evidence. prior: [K], if the estimator found it together with M."""
 
     matrix: Tensor
     filled: Tensor | None
@@ -48,8 +48,8 @@ class Estimate:
 
 
 class Estimator(Named, ABC):
-    """Base of the estimators. It is made without arguments and keeps no state: what a center remembers is
-    M-hat."""
+    """Base class of the estimators. It is made without arguments and keeps no state, because a center
+    remembers only M-hat."""
 
     trained: ClassVar[bool] = False
     """Whether M-hat is trained with the model, by R^p, through `free_parameters` and `matrix_of`."""
@@ -59,11 +59,11 @@ class Estimator(Named, ABC):
         """M-hat at the beginning of a center's round."""
 
     def free_parameters(self, matrix: Tensor) -> Tensor:
-        """What is trained for M-hat [J, K], where the estimator is `trained`."""
+        """The parameters that are trained for M-hat [J, K], if the estimator is `trained`."""
         return matrix
 
     def matrix_of(self, free: Tensor) -> Tensor:
-        """M-hat [J, K] of the trained parameters: a valid correspondence, whatever they have become."""
+        """M-hat [J, K] from the trained parameters: a valid correspondence, whatever their values."""
         return free
 
 

@@ -1,4 +1,4 @@
-"""Expectation maximisation: every sample counts for M-hat, not only the confident ones."""
+"""Expectation maximization: every sample counts for M-hat, not only the confident ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExpectationMaximisation(Estimator):
 
     def estimate(self, evidence: Evidence) -> Estimate:
         if evidence.prior is not None:
-            # EM on g pi: a known prior enters the scores, and M alone is estimated.
+            # EM on g pi: a known prior is part of the scores, and only M is estimated.
             scores = evidence.probabilities * evidence.prior.to(evidence.probabilities)
             return expectation_maximisation(scores, evidence.labels, evidence.classes)
         joint = estimated_joint(evidence.probabilities, evidence.labels, evidence.classes)
@@ -31,11 +31,11 @@ class ExpectationMaximisation(Estimator):
 def by_label(joint: Tensor) -> Tensor:
     """Each row of the joint distribution [J, K] divided by its sum: the shares of the classes under a label.
 
-    M-hat is this with its columns divided by their sums, as if all labels were equally frequent. Divided
-    without that step, a frequent label would attract every class, since the model's mistakes among its
-    many samples outnumber the right guesses among the few of a rare label. If a class belongs to one label
-    alone, both give the same M once the guesses are right. If it is shared between labels, its shares here
-    are those of equally frequent labels.
+    M-hat is this with its columns divided by their sums, as if all labels were equally frequent. Without that
+    step, a frequent label would attract every class, because the model's mistakes among its many samples
+    outnumber the right guesses among the few of a rare label. If a class belongs to a single label, both give
+    the same M once the guesses are right. If it is shared between labels, its shares here are those of
+    equally frequent labels.
     """
     return joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
 
@@ -43,14 +43,15 @@ def by_label(joint: Tensor) -> Tensor:
 def expectation_maximisation(
     probabilities: Tensor, labels: Tensor, num_classes: int, iterations: int = 20
 ) -> Estimate:
-    """M-hat by EM: every sample counts, by its posterior, so rare classes are not lost to a threshold.
+    """M-hat by EM: every sample counts, weighted by its posterior, so rare classes are not lost to a
+    threshold.
 
-        E: q_ik ~ f_ik M[y_i, k]        M: M[j, k] ~ sum of q_ik over the samples labelled j
+        E: q_ik ~ f_ik M[y_i, k]        M: M[j, k] ~ sum of q_ik over the samples labeled j
 
     Started from f itself (the uniform M). Shapes as in `counting`. Every iteration increases the
     likelihood `sum_i log sum_k f_ik M[y_i, k]`.
     """
-    # float64: these are sums over a whole center, done once per round.
+    # float64, because these are sums over a whole center, computed once per round.
     f = probabilities.double().nan_to_num(0.0, 0.0, 0.0).clamp_min(0)
     f = f / f.sum(1, keepdim=True).clamp_min(torch.finfo(f.dtype).tiny)
     matrix = torch.full((num_classes, f.shape[1]), 1 / num_classes, dtype=f.dtype, device=f.device)

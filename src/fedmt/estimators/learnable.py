@@ -13,7 +13,7 @@ from fedmt.estimators.base import Estimate, Estimator, Evidence
 
 
 class Learnable(Estimator):
-    """M-hat is what the center remembers; before the first round it is random, near uniform."""
+    """M-hat is what the center remembers. Before the first round, it is random and nearly uniform."""
 
     name: ClassVar[str] = "learnable"
     trained: ClassVar[bool] = True
@@ -21,13 +21,13 @@ class Learnable(Estimator):
     def estimate(self, evidence: Evidence) -> Estimate:
         if evidence.before is not None:
             return Estimate(evidence.before, None)
-        # Near uniform: pseudo-labels are sharpened by M, and an M that knows nothing must not bend them.
+        # Nearly uniform, because pseudo-labels are sharpened by M, and an uninformed M must not distort them.
         shape = evidence.classes, evidence.probabilities.shape[1]
         free = 0.1 * torch.from_numpy(evidence.rng.standard_normal(shape, dtype=np.float32))
         return Estimate(free.softmax(0).to(evidence.probabilities), None)
 
     def free_parameters(self, matrix: Tensor) -> Tensor:
-        # Clamped, since a probability that has become 0 in float32 has no logarithm.
+        # Clamped, because a probability that has become 0 in float32 has no logarithm.
         return matrix.clamp_min(1e-12).log()
 
     def matrix_of(self, free: Tensor) -> Tensor:

@@ -25,20 +25,21 @@ DEFAULT_INPUT = Images
 
 
 def to_json(input: Input) -> dict[str, Any]:
-    """An input as plain data, with the name that `from_json` finds its class by. What is None is left out."""
+    """An input as plain data, with the name by which `from_json` finds its class. None values are
+    left out."""
     values = {key: value for key, value in dataclasses.asdict(input).items() if value is not None}
     return {"name": INPUTS.name_of(type(input)), **values}
 
 
 def from_json(data: Mapping[str, Any]) -> Input:
-    """What `to_json` wrote."""
+    """Reads what `to_json` wrote."""
     kind = INPUTS.find(data.get("name"), "input")
     try:
         return TypeAdapter(kind).validate_python({k: v for k, v in data.items() if k != "name"})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, ("input", *first["loc"])))
-        raise FedmtError(f"'{key}' is missing or not as fedmt writes it ({first['msg']}).") from None
+        raise FedmtError(f"'{key}' is missing or does not have fedmt's format ({first['msg']}).") from None
 
 
 __all__ = ["DEFAULT_INPUT", "INPUTS", "Images", "Input", "Tables", "Vectors", "Views", "from_json", "to_json"]

@@ -1,7 +1,7 @@
 """How large the arrays of an .npz archive are, read before anything is unpacked.
 
-An archive of a few megabytes can unpack to gigabytes. Its directory says to how many, and `zipfile` never
-unpacks more of a member than that. NumPy, however, allocates what the header of the array says, so the two
+An archive of a few megabytes can unpack to gigabytes. Its directory states the size, and `zipfile` never
+unpacks more of a member than that. NumPy, however, allocates what the header of the array states, so the two
 must agree.
 """
 
@@ -18,16 +18,16 @@ from fedmt.core.errors import FedmtError
 
 LIMIT = 2 * 2**30
 RATIO = 100
-"""Without a limit of the user's own: an archive that unpacks to more than `LIMIT` bytes, and to `RATIO` times
-its size, is not data."""
+"""Without a limit set by the user, an archive that unpacks to more than `LIMIT` bytes and to `RATIO` times
+its size is not considered data."""
 
 
 def check_unpacked(
     path: Path, limit: int | None = None, hint: str = "", names: Collection[str] | None = None
 ) -> None:
-    """Refuses an archive whose arrays (of `names`, else all) need more than `limit` bytes.
+    """Rejects an archive whose arrays (`names`, or else all) need more than `limit` bytes.
 
-    hint: what to do about it. A file that is no archive is for others to judge.
+    hint: what to do about it. A file that is not an archive is left to other checks.
     """
     if not zipfile.is_zipfile(path):
         return
@@ -50,7 +50,7 @@ def check_unpacked(
 
 
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
-    """The array's own header must not speak of more than there is."""
+    """Checks that the array's own header does not state more than the archive holds."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read = {
@@ -58,12 +58,12 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path)
             (2, 0): np.lib.format.read_array_header_2_0,
         }.get(version)
         if read is None:
-            return  # of names in Unicode alone; NumPy reads it, or says what is wrong
+            return  # only for names in Unicode; NumPy reads it, or says what is wrong
         shape, _, dtype = read(file)
         size = math.prod(shape) * dtype.itemsize
         if not dtype.hasobject and size != member.file_size - file.tell():
             raise FedmtError(
-                f"{path}: array '{member.filename.removesuffix('.npy')}' is to have the shape {shape} of "
-                f"{dtype}, but the archive holds {member.file_size - file.tell():,} bytes of it. Write it "
-                "again with numpy.savez."
+                f"{path}: array '{member.filename.removesuffix('.npy')}' should have shape {shape} and dtype "
+                f"{dtype}, but the archive holds only {member.file_size - file.tell():,} bytes of it. Write "
+                "it again with numpy.savez."
             )

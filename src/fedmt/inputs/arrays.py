@@ -1,4 +1,5 @@
-"""Arrays of a user's own, in memory: NumPy, torch or lists, as one tensor, or an error that says why not."""
+"""Converts a user's arrays in memory (NumPy, torch or lists) to one tensor, or raises an error that says why
+not."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError, cut
 
 SHAPES = 3
-"""How many different shapes the error about a ragged array shows."""
+"""The number of different shapes that the error about a ragged array shows."""
 
 
 def as_tensor(given: Any, where: str) -> Tensor:
-    """An array, or a list of equal ones, as a tensor on the CPU. where: begins the errors.
+    """An array, or a list of equal ones, as a tensor on the CPU. where: prefix of the error messages.
 
     >>> as_tensor([[1.0, 2.0], [3.0, 4.0]], "center 'Oslo'").shape
     torch.Size([2, 2])
@@ -26,7 +27,7 @@ def as_tensor(given: Any, where: str) -> Tensor:
         given = [np.asarray(item.detach().cpu()) if isinstance(item, Tensor) else item for item in given]
     try:
         array = np.asarray(given)
-    except ValueError:  # NumPy's word for what is ragged: inhomogeneous
+    except ValueError:  # NumPy calls ragged arrays inhomogeneous
         raise FedmtError(f"{where}: {_ragged(given)}") from None
     if array.dtype == object:
         raise FedmtError(f"{where}: {_ragged(list(array)) if array.ndim else _not_an_array(given)}")
@@ -41,7 +42,7 @@ def as_tensor(given: Any, where: str) -> Tensor:
 
 
 def count_not_finite(values: Tensor) -> int:
-    """How many of the values are NaN or infinite."""
+    """The number of values that are NaN or infinite."""
     return int((~values.isfinite()).sum()) if values.is_floating_point() else 0
 
 
@@ -51,7 +52,8 @@ def _ragged(given: Any) -> str:
         kinds = list(dict.fromkeys(type(item).__name__ for item in given))
         return f"an object array, with elements of type {cut(kinds, SHAPES)}; expected one array of numbers."
     return (
-        f"a ragged array: its samples have the shapes {cut(shapes, SHAPES)}; bring all samples to one shape."
+        f"a ragged array: its samples have the shapes {cut(shapes, SHAPES)}; convert all samples to one "
+        "shape."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a sample is: an `Input` says how samples are stored, normalized, seen, shown and exported.
+"""What a sample is. An `Input` defines how samples are stored, normalized, augmented, shown and exported.
 
 Everything else in fedmt treats a sample as one row of a tensor. Images are the first input; to add another,
 write a subclass of `Input` and one of `Views`, and name it in a config as `input = "package.module:Name"`.
@@ -35,7 +35,7 @@ class Views(ABC):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Where any views will do, an object of them; where a config names a class, its fields."""
+        """An object of the views' class. If a config names a class, its fields are the keys."""
         return is_instance_schema(cls) if cls is Views else handler(source)
 
     @property
@@ -54,16 +54,18 @@ class Views(ABC):
         return 0
 
     def on(self, input: Input) -> Views:
-        """The views of this input's samples, where they depend on what the input knows of them."""
+        """The views of this input's samples, if they depend on what the input knows about them."""
         return self
 
     @abstractmethod
     def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:
-        """A small change: stored samples [B, ...] and uniforms [B, weak_numbers] to what a network sees."""
+        """A small change: converts stored samples [B, ...] and uniforms [B, weak_numbers] to what a network
+        sees."""
 
     @abstractmethod
     def strong(self, views: Tensor, samples: Tensor, uniforms: Tensor) -> Tensor:
-        """A large change that keeps the class, from the weak views and the stored samples they show."""
+        """A large change that keeps the class, made from the weak views and the stored samples behind
+        them."""
 
     def mixed(self, views: Tensor, partners: Tensor, share: Tensor, uniforms: Tensor | None) -> Tensor:
         """Weak views [S, B, ...] mixed with their partners'.
@@ -75,7 +77,7 @@ class Views(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One sample to predict: how the user calls it, the place that named it, and where it can be read."""
+    """One sample to predict: its name for the user, the place that named it, and where it can be read."""
 
     name: str
     where: str
@@ -84,8 +86,7 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some items in their order. `errors` has None for each that could be read; `samples` holds these
-    alone."""
+    """Some items in order. `errors` has None for each item that could be read. `samples` holds only these."""
 
     items: Sequence[Item]
     errors: Sequence[str | None]
@@ -94,22 +95,22 @@ class Batch:
 
 @dataclass(frozen=True)
 class Input(Named, ABC):
-    """shape: of one stored sample. Two centers fit each other where their inputs are equal."""
+    """shape: the shape of one stored sample. Two centers fit each other if their inputs are equal."""
 
     word: ClassVar[str] = "sample"
     """What a message calls one sample; the plural adds an 's'."""
     views: ClassVar[type[Views]]
     """The options class of the config's table [augmentation]."""
     options: ClassVar[type[Section]] = Section
-    """The options class of the config's table that has the input's name."""
+    """The options class of the config's table with the input's name."""
     dtype: ClassVar[torch.dtype] = torch.float32
-    """Of a stored sample."""
+    """The type of a stored sample."""
     memory_format: ClassVar[torch.memory_format] = torch.contiguous_format
-    """In which layout networks are fastest with it."""
+    """The memory layout in which networks are fastest with it."""
     backbone: ClassVar[str] = "resnet18"
-    """The network that is trained where a config names none."""
+    """The default network, if a config names none."""
     seen_as: ClassVar[str | None] = None
-    """Another input whose networks take what a network sees of this one."""
+    """Another input whose networks accept what a network sees of this one."""
 
     shape: tuple[int, ...]
 
@@ -118,11 +119,13 @@ class Input(Named, ABC):
     @classmethod
     @abstractmethod
     def of(cls, samples: Tensor, where: str) -> Input:
-        """The input that these stored samples [N, ...] are; an error that names `where` if they are none."""
+        """The input that these stored samples [N, ...] belong to. Raises an error that names `where` if they
+        do not fit."""
 
     @classmethod
     def stored(cls, given: Any, where: str) -> Tensor:
-        """A user's own array, or list of samples, in the stored form [N, ...]. where: begins the errors."""
+        """Converts a user's array, or list of samples, to the stored form [N, ...]. where: prefix of the
+        error messages."""
         samples = as_tensor(given, where)
         broken = count_not_finite(samples)
         if broken:
@@ -130,11 +133,12 @@ class Input(Named, ABC):
         return samples.to(cls.dtype).contiguous()
 
     def settled(self, samples: Tensor) -> Input:
-        """The input with all that the reference center's samples fix for the whole federation."""
+        """The input with everything that the reference center's samples determine for the whole
+        federation."""
         return self
 
     def fits(self, other: Input) -> bool:
-        """Whether samples of this input are samples of `other`, the reference center's, as well."""
+        """Whether samples of this input are also samples of `other`, the reference center's input."""
         return self == other
 
     def mismatch(self, other: Input) -> str:
@@ -148,26 +152,26 @@ class Input(Named, ABC):
 
     @property
     def extent(self) -> int:
-        """How many places of a sample a network visits; batches are sized by it."""
+        """The number of positions of a sample that a network visits. It determines the size of batches."""
         return math.prod(self.shape)
 
     def blank(self, count: int) -> Tensor:
-        """Samples without content, to try a network with."""
+        """Samples without content, for trying out a network."""
         return torch.zeros((count, *self.shape), dtype=self.dtype)
 
     @classmethod
     def scaled_down(cls, options: Section) -> Mapping[str, Any]:
-        """The input's options to change for a quick try of a large experiment."""
+        """The input's options to change for a quick trial of a large experiment."""
         return {}
 
     def as_read(self, options: Section) -> Input:
-        """This input with what the options say of the files it is read from, for use as in training."""
+        """This input with what the options say about the files, so that it reads them as in training."""
         return self
 
     def reading(self, cache: Path) -> Section:
-        """The options by which a center on another machine reads its samples as this input.
+        """The options with which a center on another machine reads its samples as this input.
 
-        cache: a folder of the center's own, for what should be prepared once.
+        cache: the center's own folder, for what should be prepared only once.
         """
         return self.options()
 
@@ -187,18 +191,18 @@ class Input(Named, ABC):
     def pretrained_statistics(
         self, published: tuple[Sequence[float], Sequence[float]] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same of the data that published weights were trained on, where these say it themselves."""
+        """The same for the data that published weights were trained on, if the input knows it."""
         raise FedmtError(f"model.normalise: 'imagenet' is for images; these samples are {self.word}s.")
 
     @property
     def identity_statistics(self) -> tuple[Tensor, Tensor]:
-        """Zeros and ones in the shape of `statistics`: for a network that receives its own."""
+        """Zeros and ones in the shape of `statistics`, for a network that receives its own."""
         mean, std = self.statistics(self.blank(1))
         return torch.zeros_like(mean), torch.ones_like(std)
 
     @property
     def network_arguments(self) -> Mapping[str, int]:
-        """The keyword arguments, next to `classes`, that a network of the user's own is built with."""
+        """The keyword arguments, besides `classes`, with which a user's own network is built."""
         return {}
 
     def copies(self, samples: Tensor, chosen: Tensor, views: Views, rng: np.random.Generator) -> Tensor:
@@ -212,7 +216,7 @@ class Input(Named, ABC):
         return {"text": ", ".join(f"{value:.4g}" for value in sample.flatten().tolist()[:12])}
 
     def signature(self) -> dict[str, Any]:
-        """What an exported model asks for: how one stored sample is laid out and prepared."""
+        """What an exported model expects: the layout and preparation of one stored sample."""
         return {"type": str(self.dtype).removeprefix("torch."), "shape": ["batch", *self.shape]}
 
     def example(self, count: int, generator: torch.Generator) -> Tensor:
@@ -222,16 +226,17 @@ class Input(Named, ABC):
     # -- what a model is asked about --------------------------------------------------------------
 
     def batches(self, given: Any) -> Iterator[Tensor]:
-        """Whatever a user hands to `Model.predict`, as stored samples, one batch at a time."""
+        """Converts whatever a user passes to `Model.predict` to stored samples, one batch at a time."""
         samples = torch.as_tensor(np.asarray(given) if not isinstance(given, Tensor) else given)
         if tuple(samples.shape[1:]) != self.shape:
             raise FedmtError(
-                f"{self.word}s of shape {tuple(samples.shape)}; expected (N, *{self.shape}), N of them."
+                f"{self.word}s of shape {tuple(samples.shape)}; expected (N, *{self.shape}) for N "
+                f"{self.word}s."
             )
         yield from samples.to(self.dtype).split(256)
 
     def find(self, paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
-        """The samples that `fedmt predict` is asked about; what is passed over is told in `notes`."""
+        """The samples that `fedmt predict` should predict. `notes` lists what is skipped."""
         raise self._no_files()
 
     def read(self, items: Sequence[Item]) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from fedmt.core.errors import FedmtError, listed, nearest
 
 
 def table_header(path: Path) -> list[str]:
-    """The names of all columns, each of which must be there once.
+    """The names of all columns, each of which must occur once.
 
     A column without a name is left out: pandas writes the numbers of the rows into one.
     """
@@ -51,11 +51,11 @@ def _rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
                     )
                 yield reader.line_num, [cell.strip() for cell in row]
     except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
+        raise FedmtError(f"{path}: the table is not encoded in UTF-8. Save it as 'CSV UTF-8'.") from None
     except csv.Error as error:
         raise FedmtError(f"{path}, line {reader.line_num}: not a comma-separated table ({error}).") from None
     except OSError as error:
-        raise FedmtError(f"{path}: cannot read the table ({error.strerror}); correct its path.") from None
+        raise FedmtError(f"{path}: the table cannot be read ({error.strerror}). Correct its path.") from None
 
 
 def _position(column: str, header: list[str], path: Path) -> int:

@@ -1,6 +1,6 @@
 """A table in memory: the columns of a CSV or Parquet file, or of a data frame, with the place of each row.
 
-A cell is text, or a number where the file stores numbers. What a column means is for the input to say.
+A cell is text, or a number if the file stores numbers. The input decides what a column means.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from fedmt.inputs.base import Input
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
-"""Cells that say that a value is missing, next to the empty ones of a Parquet file or a data frame."""
+"""Cells that stand for a missing value, in addition to the empty ones of a Parquet file or a data frame."""
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """name: of the file, for messages. columns: object [N] of text, '' where a value is missing, or float64
-    [N], NaN where one is. lines: the number of each row. word: what such a number counts."""
+    """name: the name of the file, for messages. columns: object [N] of text with '' for missing values, or
+    float64 [N] with NaN for missing values. lines: the number of each row. word: what this number counts."""
 
     name: str
     columns: Mapping[str, NDArray[Any]]
@@ -54,14 +54,14 @@ class Frame:
         return self.columns[name]
 
     def text(self, name: str) -> list[str]:
-        """A column as text, '' where a value is missing; whole numbers without a decimal point."""
+        """A column as text, with '' for missing values and whole numbers without a decimal point."""
         cells = self.column(name)
         if cells.dtype == object:
             return ["" if cell in MISSING else cell for cell in cells]
         return ["" if np.isnan(v) else str(int(v)) if v == int(v) else repr(float(v)) for v in cells]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A column as float64 [N], NaN where a value is missing; an error names cells that are no numbers."""
+        """A column as float64 [N], with NaN for missing values. An error names cells that are not numbers."""
         cells = self.column(name)
         if cells.dtype != object:
             return cells.astype(np.float64)
@@ -79,8 +79,8 @@ class Frame:
         return cells.dtype != object or all(cell in MISSING or is_number(cell) for cell in cells)
 
     def chosen(self, patterns: Sequence[str] | str | None, aside: Collection[str] = ()) -> list[str]:
-        """The columns that names or patterns such as 'emb_*' choose, each once; by default all. Those `aside`
-        are never among them."""
+        """The columns selected by names or patterns such as 'emb_*', each once. By default, all. Those
+        `aside` are never included."""
         if patterns is None:
             return [name for name in self.columns if name not in aside]
         found: dict[str, None] = {}
@@ -90,7 +90,9 @@ class Frame:
                     f"{self.name}: column '{pattern}' holds labels or groups, so it cannot be a feature too."
                 )
             own = [name for name in self.columns if fnmatchcase(name, pattern) and name not in aside]
-            if pattern in self.columns:  # its name may have brackets, which a pattern reads otherwise
+            if (
+                pattern in self.columns
+            ):  # its name may contain brackets, which have a special meaning in a pattern
                 own = [pattern]
             elif not own:
                 self.column(pattern)
@@ -103,11 +105,11 @@ class FromTable(Section):
 
     @abstractmethod
     def samples(self, frame: Frame, aside: Collection[str]) -> tuple[Tensor, Input]:
-        """The rows as stored samples. aside: columns that are no features: labels, groups."""
+        """The rows as stored samples. aside: columns that are not features, such as labels and groups."""
 
 
 def also(count: int) -> str:
-    """After a place that has a problem: in how many rows more it is."""
+    """Added after a place with a problem: the number of further rows that have it."""
     return "" if count == 1 else f", as in {count - 1:,} more row{'s' if count > 2 else ''}"
 
 
@@ -131,7 +133,7 @@ def read_frame(path: Path) -> Frame:
 
 
 def frame_of(columns: Any, name: str) -> Frame:
-    """The same of a pandas DataFrame, or of a mapping of names to equally long columns."""
+    """The same for a pandas DataFrame, or a mapping of names to equally long columns."""
     found: dict[str, NDArray[Any]] = {}
     for title in columns:
         values = np.asarray(columns[title])
@@ -185,29 +187,29 @@ def _read_parquet(path: Path) -> Frame:
 
 
 def _spread(title: str, rows: Sequence[Sequence[float] | None], path: Path) -> dict[str, NDArray[Any]]:
-    """A column of lists, such as an embedding in one column, as one column per place: 'title[0]', …"""
+    """Splits a column of lists, such as an embedding, into one column per position: 'title[0]', …"""
     sizes = {-1 if row is None else len(row) for row in rows}
     if len(sizes) > 1 or -1 in sizes:
         first = next(i for i, row in enumerate(rows, 1) if row is None or len(row) != len(rows[0] or ()))
         raise FedmtError(
             f"{path}, row {first}: the lists of column '{title}' differ in length or are missing; each row "
-            "needs as many values as the first."
+            "needs the same number of values as the first."
         )
     try:
         values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
     except (TypeError, ValueError):
         raise FedmtError(
-            f"{path}: the lists of column '{title}' hold something else than numbers, such as "
-            f"{next(iter(rows[0] or ()), None)!r}; expected numbers."
+            f"{path}: the lists of column '{title}' hold values other than numbers, such as "
+            f"{next(iter(rows[0] or ()), None)!r}."
         ) from None
     return {f"{title}[{place}]": values[:, place] for place in range(values.shape[1])}
 
 
 def _cells(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers and booleans as float64, NaN where a value is missing; everything else as text."""
+    """Numbers and booleans as float64 with NaN for missing values, and everything else as text."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
-    cells = [None if v is None or v != v else v for v in values.tolist()]  # NaN is not itself
+    cells = [None if v is None or v != v else v for v in values.tolist()]  # NaN is not equal to itself
     if all(v is None or isinstance(v, bool | int | float | np.number) for v in cells):
         return np.array([np.nan if v is None else float(v) for v in cells], dtype=np.float64)
     text = ["" if v is None or str(v) in ("NaT", "<NA>") else str(v).strip() for v in cells]

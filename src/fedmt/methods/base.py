@@ -1,9 +1,9 @@
 """What a method is: it says what each center computes in a round, as data and two functions.
 
-A method knows no device, process or socket. For the reference center and for every other it
-returns a `LocalWork`: the inputs of each step (sample indices, uniform numbers for the views), the
-round's fixed tables (labels, pseudo-labels, M), how views are made of samples, and the loss of the model's
-answers. An engine runs it.
+A method knows no device, process or socket. For the reference center and for every other center, it returns a
+`LocalWork`: the inputs of each step (sample indices, uniform numbers for the views), the round's fixed tables
+(labels, pseudo-labels, M), how views are made of samples, and the loss of the model's answers. An engine runs
+it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from fedmt.privacy import PrivacySpec
 
 
 class NotPrivate(FedmtError):
-    """Why a center cannot keep its promise of privacy. It names settings alone, so that it may be sent."""
+    """Why a center cannot keep its privacy promise. It names only settings, so that it may be sent."""
 
 
 Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Name of the preset, table of the config, key: to its value."""
+"""Maps the name of the preset, the table of the config and the key to a value."""
 
 
 @dataclass(frozen=True)
 class Method(Named, ABC):
-    """Base of the methods: supervised training, and the reference center's part."""
+    """Base class of the methods: supervised training, and the reference center's part."""
 
     schedule: ClassVar[Schedule] = Alternate()
     """Who trains when in a round."""
@@ -57,12 +57,12 @@ class Method(Named, ABC):
     """Named settings of whole config tables; the keys that a config sets itself take precedence."""
     private: ClassVar[bool] = False
     """Whether, with `privacy`, nothing that a center trains with or sends depends on more than one record,
-    except for sums with noise. A class says so for itself: what it inherits does not count."""
+    except for sums with noise. Each class must declare this itself, because it is not inherited."""
 
     training: Training = field(default_factory=Training, metadata=OWN_TABLE)
     augmentation: Views = field(default_factory=DEFAULT_INPUT.views, metadata=OWN_TABLE)
     privacy: PrivacySpec | None = field(default=None, kw_only=True, metadata=OWN_TABLE)
-    """Of the centers; the reference center's training is not private."""
+    """The privacy of the centers. The reference center's training is not private."""
 
     def seeing(self, input: Input) -> Method:
         """The method with views of this input's samples."""
@@ -70,14 +70,14 @@ class Method(Named, ABC):
         return self if views == self.augmentation else replace(self, augmentation=views)
 
     def knowing(self, wanted: LabelSpace) -> Method:
-        """The method with its options by class in the order of the wanted space, checked."""
+        """The method with its per-class options in the order of the wanted space, checked."""
         return self
 
     # -- the reference center ---------------------------------------------------------------------
 
     def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
-        """Supervised training on the reference center's data, in the rounds where the schedule has it train;
-        round 0 is the warm-up."""
+        """Supervised training on the reference center's data, in the rounds in which the schedule lets it
+        train. Round 0 is the warm-up."""
         training = self.training
         epochs = training.reference_epochs if round > 0 else training.warmup_epochs
         rate = training.rate(round)
@@ -94,23 +94,24 @@ class Method(Named, ABC):
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
-        """What a center does in a round, from the received model's probabilities [N, K] on its samples
-        (empty unless the method `guesses`) and from what it kept of the round before."""
+        """What a center does in a round, from the received model's probabilities [N, K] on its samples (empty
+        unless the method `guesses`) and from what it kept from the previous round."""
 
     def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
         """What a center keeps, from the round's `keep` and the trained values of `LocalWork.trainable`."""
         return {**keep, **trained}
 
     def exchange(self, roster: Roster, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
-        """What the centers keep after a round, where they learn of each other beyond the model's weights."""
+        """What the centers keep after a round, if they learn about each other beyond the model's weights."""
         return kept
 
     # -- predicting -------------------------------------------------------------------------------
 
     def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
-        """How to predict in each other label space, by its name; several answers are averaged in accuracy.
+        """How to predict in each other label space, by its name. The accuracies of several answers are
+        averaged.
 
-        By default the reference center's model through the known correspondences: they cost no training.
+        By default, the reference center's model through the known correspondences, which need no training.
         """
         found: dict[str, list[Answer]] = {}
         for member in roster.members:
@@ -120,9 +121,8 @@ class Method(Named, ABC):
         return found
 
     def centers_prior(self, roster: Roster, kept: Mapping[str, Tensors]) -> Tensor | None:
-        """How frequent the wanted classes are at the centers, float64 [K]: the mean of their estimates,
-        weighted by their sizes, or equally where a size is not known. None where no estimate is known here.
-        """
+        """The frequencies of the wanted classes at the centers, float64 [K]: the mean of their estimates,
+        weighted by their sizes, or equally if a size is unknown. None if no estimate is known here."""
         found = [(kept[m.name], m.size) for m in roster.members if "prior" in kept.get(m.name, {})]
         if not found:
             return None
@@ -135,7 +135,7 @@ class Method(Named, ABC):
     # -- which strategies make sense --------------------------------------------------------------
 
     def check_strategy(self, strategy: Strategy) -> None:
-        """Refuses a strategy that does not make sense with this method and training, and says why."""
+        """Rejects a strategy that does not make sense with this method and training, and says why."""
         if strategy.keeps_batch_norm and self.training.batch_norm != "running":
             raise FedmtError(
                 f"aggregation.name: '{strategy.name}' leaves batch-norm layers and their statistics at their "
@@ -146,7 +146,7 @@ class Method(Named, ABC):
     # -- privacy ----------------------------------------------------------------------------------
 
     def check_privacy(self, strategy: Strategy) -> None:
-        """Refuses settings under which a center could not keep its promise, all of them at once."""
+        """Rejects settings under which a center could not keep its promise, all of them at once."""
         if self.privacy is None:
             return
         problems = list(self._not_private(strategy))
@@ -154,26 +154,26 @@ class Method(Named, ABC):
             raise NotPrivate("privacy: these settings would break it:\n  " + "\n  ".join(problems))
 
     def _not_private(self, strategy: Strategy) -> Iterator[str]:
-        """What of the settings would break the promise, and what to set instead."""
+        """Which settings would break the promise, and what to set instead."""
         if not vars(type(self)).get("private", False):
             yield (
-                f"method.name: '{self.name}' does not say that it keeps records apart (`private = True` in "
-                "its class)"
+                f"method.name: '{self.name}' does not declare that it keeps records separate (`private = "
+                "True` in its class)"
             )
         if self.training.batch_norm != "static-reference":
             yield (
                 f"training.batch_norm: '{self.training.batch_norm}' shares or uses statistics of the "
-                "centers' batches; set 'static-reference', which takes those of the reference center"
+                "centers' batches; set 'static-reference', which uses those of the reference center"
             )
         if strategy.keeps_batch_norm:
             yield f"aggregation.name: '{strategy.name}' keeps statistics of a center's batches; use another"
 
     def known_size(self, center: Center) -> int:
-        """A center's number of samples; of a private one, the one that may be known."""
+        """A center's number of samples. For a private center, the number that may be known."""
         return len(center) if self.privacy is None else self.privacy.public_size(len(center))
 
     def check_private_center(self, center: Center) -> None:
-        """The same for what a center is."""
+        """The same for a member."""
         if self.privacy is None:
             return
         size = self.privacy.public_size(len(center))
@@ -186,8 +186,8 @@ class Method(Named, ABC):
     def _drawn(
         self, center: Center, visited: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, Tensor | None]:
-        """A round's batches of a center, from those samples that train: [S, B]; privately, [E, 1] and the
-        steps' sizes."""
+        """The batches of a center in a round, from the samples that train: [S, B]. With privacy, [E, 1] and
+        the sizes of the steps."""
         training = self.training
         if self.privacy is None:
             return sample_stream(visited, training.local_epochs, training.batch_size, rng), None
@@ -205,9 +205,9 @@ class Method(Named, ABC):
         space: str | None = None,
         privately: bool = False,
     ) -> LocalWork | None:
-        """Cross-entropy on a center's own labels, by the head of `space`; None for no epochs.
+        """Cross-entropy on a center's own labels, with the head of `space`. None if there are no epochs.
 
-        privately: as `privacy` asks for; epochs and batch are then those of the centers.
+        privately: as `privacy` requires. Epochs and batch size are then those of the centers.
         """
         if epochs == 0:
             return None
@@ -235,7 +235,7 @@ class Method(Named, ABC):
         return LocalWork(views, loss, steps, tables, learning_rate, space, samplewise=("label",), sizes=sizes)
 
     def supervised_round(self, center: Center, round: int, rng: np.random.Generator) -> CenterRound:
-        """A center's round of supervised training in its own space; without labels it abstains."""
+        """A center's round of supervised training in its own space. It abstains without labels."""
         if center.space is None:
             return CenterRound(None, reason=f"it has no labels, and {self.name} learns from labels alone")
         training = self.training
@@ -251,7 +251,7 @@ class Method(Named, ABC):
         return CenterRound(work)
 
     def weak_strong_views(self, samples: Tensor, steps: Tensors) -> Tensor:
-        """A weak and a strong view of each sample, [S, B, ...] to [S, 2B, ...]; or the weak alone."""
+        """A weak and a strong view of each sample, [S, B, ...] to [S, 2B, ...], or only the weak view."""
         options, few = self.augmentation, self.augmentation.weak_numbers
         flat, uniforms = samples.flatten(0, 1), steps["uniforms"].flatten(0, 1)
         plain = options.weak(flat, uniforms[:, :few])
@@ -269,7 +269,7 @@ class Method(Named, ABC):
         return {"loss": F.cross_entropy(logits, target.repeat(len(logits) // len(target)))}
 
     def mixed_views(self, samples: Tensor, steps: Tensors) -> Tensor:
-        """Each batch strongly and mixed with its partners: [S, 2, B, ...] to [S, 2B, ...]."""
+        """Strong and mixed views of each batch and its partners: [S, 2, B, ...] to [S, 2B, ...]."""
         _, distorted, mixed = fix_mix_views(samples, steps, self.augmentation)
         return torch.cat([distorted, mixed], 1)
 

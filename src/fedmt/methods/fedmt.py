@@ -9,9 +9,8 @@ learns through its correspondence M (J x K), given or estimated. Algorithm 1, by
 
 The order is that of `schedules.Alternate`.
 
-Where the paper is silent or two readings exist, the choice is an option below, with the value that
-measured best as the default; the preset `paper` gives the printed ones (see
-docs/development/architecture.md).
+If the paper is silent or can be read in two ways, the choice is an option below. The default is the value
+that measured best, and the preset `paper` has the printed values (see docs/development/architecture.md).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from fedmt.methods.training import PAPER_AGGREGATION, PAPER_FEDMT, PAPER_TRAININ
 from fedmt.methods.work import Answer, CenterRound, LocalWork, Tensors, shifted
 
 FREE = "free"
-"""The name of what is trained next to the model, where M-hat is (`Estimator.trained`)."""
+"""The name of what is trained in addition to the model, if M-hat is trained (`Estimator.trained`)."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,12 @@ class FedMT(Method):
     """`"given"` uses each center's correspondence where one is known and estimates the others: FedMT (T).
     `"estimated"` estimates all of them, and known ones only measure the error of M-hat: FedMT (E)."""
     estimator: str = "em"
-    """How M-hat is estimated: `"em"`, by expectation maximization over all samples; `"counting"`, by counting
-    confident pseudo-labels, as in the paper; `"learnable"`, as parameters that are trained with the model; or
-    your own, as `"package.module:Name"`."""
+    """How M-hat is estimated. `"em"` uses expectation maximization over all samples, `"counting"` counts
+    confident pseudo-labels, as in the paper, and `"learnable"` trains it as parameters of the model. Your own
+    is `"package.module:Name"`."""
     average: bool = False
     """Whether each center trains with the mean of the M-hats of all centers that label in the same space,
-    taken from the round before. It helps small centers. M-hat then leaves its center."""
+    taken from the previous round. It helps small centers. M-hat then leaves its center."""
     smoothing: float = 0.01
     """Share of the uniform matrix that is mixed into M-hat before training with it, so that an early, wrong
     zero is not final. The paper uses none."""
@@ -79,9 +78,9 @@ class FedMT(Method):
     """Whether pseudo-labels come from the model alone (`"plain"`, as in the paper) or are sharpened by the
     center's own label (`"posterior"`)."""
     prior: Literal["estimated", "uniform", "ignored"] | dict[str, float] = "estimated"
-    """How frequent the wanted classes are at a center: `"estimated"` by each center from its labels and the
-    model's answers; `"uniform"`, or a table `{class = share}` for all centers, if the frequencies are known;
-    `"ignored"`, as in the paper, takes the model's answers as they are."""
+    """How frequent the wanted classes are at a center. With `"estimated"`, each center estimates it from its
+    labels and the model's answers. If the frequencies are known, use `"uniform"` or a table `{class = share}`
+    for all centers. `"ignored"`, as in the paper, uses the model's answers as they are."""
     soft: bool = True
     """Whether samples with an uncertain pseudo-label train too, with the whole guess as their target. If
     false, as in the paper, they wait until the model is confident."""
@@ -111,33 +110,37 @@ class FedMT(Method):
         positive("method.a", self.a)
         if self.projection == "none" and self.pseudo_labels == "plain":
             raise FedmtError(
-                "method.projection: 'none' with method.pseudo_labels = 'plain' leaves the centers' own "
-                "labels without any use; set method.pseudo_labels = 'posterior', or use method 'semifl'."
+                "method.projection: 'none' with method.pseudo_labels = 'plain' would leave the centers' own "
+                "labels unused. Set method.pseudo_labels = 'posterior', or use method 'semifl'."
             )
         if self._estimator.trained and self.projection == "none":
             raise FedmtError(
-                f"method.projection: 'none' with method.estimator = '{self.estimator}', which R^p alone "
-                "trains; set method.projection = 'all' or method.estimator = 'em'."
+                f"method.projection: 'none' with method.estimator = '{self.estimator}', which only R^p "
+                "trains. Set method.projection = 'all' or method.estimator = 'em'."
             )
         if self.projection == "confident" and self.soft:
             raise FedmtError(
-                "method.projection: 'confident' with method.soft = true, where the others train too; set "
-                "method.soft = false (the paper) or method.projection = 'all'."
+                "method.projection: 'confident' with method.soft = true, but then the other samples train "
+                "too. Set method.soft = false (the paper) or method.projection = 'all'."
             )
 
     def _not_private(self, strategy: Strategy) -> Iterator[str]:
         yield from super()._not_private(strategy)
         if self.correspondence == "estimated":
-            yield "method.correspondence: 'estimated' makes M-hat of all records; set 'given'"
+            yield "method.correspondence: 'estimated' computes M-hat from all records; set 'given'"
         if self.average:
-            yield "method.average: the mean of the centers' M-hats is made of all records; set it to false"
+            yield (
+                "method.average: the mean of the centers' M-hats is computed from all records; set it to "
+                "false"
+            )
 
     def check_private_center(self, center: Center) -> None:
         super().check_private_center(center)
         if self.privacy is not None and center.space is not None and not self._uses_given(center):
             raise NotPrivate(
                 f"Center '{center.name}': [privacy] needs its correspondence, which is not given. An "
-                "estimate would be made of all of its records; give the correspondence of its label space."
+                "estimate would be computed from all of its records. Give the correspondence of its label "
+                "space."
             )
 
     def knowing(self, wanted: LabelSpace) -> FedMT:
@@ -160,11 +163,15 @@ class FedMT(Method):
             guess = posterior(predictions, joint, labels)
         else:
             guess = predictions if prior is None else normalized(predictions * prior)
-        if self._assumed is not None and self.privacy is None:  # it holds the shares of all samples together
+        if (
+            self._assumed is not None and self.privacy is None
+        ):  # it contains the shares of all samples together
             guess = align(guess, joint, labels)
         pseudo, confident = confident_pseudo_labels(guess, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
-        if len(fix) == 0 and not self.soft and self.privacy is None:  # to abstain would tell of all records
+        if (
+            len(fix) == 0 and not self.soft and self.privacy is None
+        ):  # abstaining would reveal something about all records
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
             return CenterRound(None, known.keep, pseudo, confident, known.facts, reason)
 
@@ -183,7 +190,7 @@ class FedMT(Method):
             unprojected = int(no_class[labels[torch.from_numpy(visited).to(labels.device)]].sum())
             if unprojected:
                 facts["unprojected_samples"] = float(unprojected)
-            # Such a label has probability 0, and R^p would be infinite. A row of ones makes it 0, without a
+            # Such a label has probability 0, and R^p would be infinite. A row of ones makes it 0 without a
             # gradient, as at a center without labels.
             matrix = matrix.masked_fill(no_class[:, None], 1.0)
         tables = {"label": labels, "matrix": matrix, "target": target, "counts": counts}
@@ -202,8 +209,8 @@ class FedMT(Method):
         return CenterRound(work, known.keep, pseudo, confident, facts)
 
     def center_views(self, samples: Tensor, steps: Tensors) -> Tensor:
-        """Each batch weakly (for R^p), strongly and mixed with its partners: [S, 2, B, ...] to [S, 3B, ...];
-        without R^p to [S, 2B, ...]."""
+        """Weak views of each batch (for R^p), strong views, and views mixed with its partners: [S, 2, B, ...]
+        to [S, 3B, ...], or without R^p to [S, 2B, ...]."""
         plain, distorted, mixed = fix_mix_views(samples, steps, self.augmentation)
         return torch.cat([distorted, mixed] if self.projection == "none" else [plain, distorted, mixed], 1)
 
@@ -223,13 +230,14 @@ class FedMT(Method):
         )
         matrix = tables["matrix"]
         if FREE in tables:
-            # Smoothed here, since what is trained is remembered: smoothed itself, it would fade.
+            # Smoothed here, because the trained values are remembered. If these were smoothed themselves,
+            # they would fade.
             matrix = self._smoothed(self._estimator.matrix_of(tables[FREE]))
         r_p = projection_loss(plain_logits[0], matrix, tables["label"][index])
         return {"loss": r_p + self.lambda_2 * loss, "projection": r_p, "fix": l_fix, "mix": l_mix}
 
     def after_training(self, keep: Tensors, trained: Tensors) -> Tensors:
-        """An M-hat that is trained is remembered as the matrix that it has become."""
+        """A trained M-hat is remembered as the resulting matrix."""
         if FREE not in trained:
             return keep
         return {**keep, "correspondence": self._estimator.matrix_of(trained[FREE])}
@@ -237,7 +245,8 @@ class FedMT(Method):
     def exchange(self, roster: Roster, kept: Mapping[str, Tensors]) -> Mapping[str, Tensors]:
         """With `average`: each center learns the mean of the M-hats in its space.
 
-        So does a center that has none of its own yet: it may take part for the first time in the next round.
+        This includes a center that has no M-hat yet, because it may take part for the first time in the next
+        round.
         """
         if not self.average:
             return kept
@@ -247,7 +256,7 @@ class FedMT(Method):
             if "correspondence" in kept.get(center.name, {}):
                 by_space.setdefault(space, []).append(kept[center.name]["correspondence"])
         means = {space: torch.stack(matrices).mean(0) for space, matrices in by_space.items()}
-        # A copy for each: centers share no memory, and a checkpoint refuses tensors that do.
+        # A copy for each, because centers share no memory, and a checkpoint rejects tensors that do.
         shared = {
             c.name: {**kept.get(c.name, {}), "mean": means[space].clone()}
             for c, space in estimating
@@ -256,7 +265,7 @@ class FedMT(Method):
         return {**kept, **shared}
 
     def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:
-        """By projection, with M where it is used, else with the M-hat that each center recorded."""
+        """By projection: with M if it is used, else with the M-hat that each center recorded."""
         found: dict[str, list[Answer]] = {}
         for center in roster.members:
             if center.space is None or center.space == roster.wanted:
@@ -272,7 +281,7 @@ class FedMT(Method):
         return found
 
     def centers_prior(self, roster: Roster, kept: Mapping[str, Tensors]) -> Tensor | None:
-        """Where the prior is assumed and not estimated, that one."""
+        """The assumed prior, if it is not estimated."""
         if self._assumed is None:
             return super().centers_prior(roster, kept)
         classes = len(roster.wanted)
@@ -285,7 +294,7 @@ class FedMT(Method):
 
     @cached_property
     def _assumed(self) -> list[float] | None:
-        """The prior that is assumed of every center, in the order of the wanted classes; uniform is []."""
+        """The prior that is assumed for every center, in the order of the wanted classes. Uniform is []."""
         if isinstance(self.prior, str):
             return [] if self.prior == "uniform" else None
         return list(self.prior.values())
@@ -296,7 +305,7 @@ class FedMT(Method):
         """The center's labels, its prior, and the matrix to train with: given, or estimated and smoothed."""
         prior = predictions.new_tensor(self._assumed) if self._assumed else None
         if center.labels is None or center.space is None:
-            # No labels: one class that everything belongs to. R^p is then 0 and the posterior plain.
+            # Without labels, everything belongs to one class. R^p is then 0 and the posterior is plain.
             one = predictions.new_ones(1, predictions.shape[1])
             known = Known(torch.zeros_like(predictions[:, 0], dtype=torch.int64), one, prior)
         elif self._uses_given(center):
@@ -305,7 +314,7 @@ class FedMT(Method):
         else:
             known = self._estimated(center, predictions, prior, kept, rng)
         if self.privacy is not None:
-            return known  # an estimate would be one of all records: without one, all classes count equally
+            return known  # an estimate would use all records; without one, all classes count equally
         if self.prior == "estimated" and known.prior is None:
             found = estimated_prior(predictions, known.matrix, known.labels)
             known = replace(known, prior=found)
@@ -326,7 +335,7 @@ class FedMT(Method):
         assert center.labels is not None and center.space is not None
         scores = predictions
         if self._assumed is not None:
-            # M is not known yet, so the shares can be held over the whole center alone.
+            # M is not known yet, so the shares can only be enforced over the whole center.
             row = predictions.new_ones(1, predictions.shape[1]) if prior is None else prior[None]
             guess = predictions if prior is None else normalized(predictions * prior)
             scores = align(guess, row, torch.zeros_like(center.labels))

@@ -1,7 +1,7 @@
-"""FedRep (after Collins et al. 2021, as the paper uses it): one shared network, a head for everybody.
+"""FedRep (after Collins et al. 2021, as the paper uses it): one shared network, and a head for every center.
 
-All centers, the reference center among them, train the network with a last layer of their own: K classes at
-the reference center, J at each other. The networks are averaged; the last layers never leave their center.
+All centers, including the reference center, train the network with their own last layer: K classes at the
+reference center, J at each other. The networks are averaged; the last layers never leave their center.
 
 (The paper's objective prints W_Y and W_Y-tilde the wrong way round.)
 """
@@ -48,7 +48,7 @@ class FedRep(Method):
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
-        """Cross-entropy on the center's labels, by its own head."""
+        """Cross-entropy on the center's labels, with its own head."""
         return self.supervised_round(center, round, rng)
 
     def answers(self, roster: Roster, kept: Mapping[str, Tensors]) -> dict[str, list[Answer]]:

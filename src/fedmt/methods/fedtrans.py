@@ -4,8 +4,8 @@ The centers train a J-class model by federated averaging; no label of the refere
 last round the reference center puts a new K-class layer on it and trains the whole on its own labels.
 Centers that label in different spaces share the network, and their last layer with those of their space.
 
-So the accuracy in the wanted space is chance until the last round; in the other spaces the centers' model
-answers itself, as it was before the fine-tuning.
+The accuracy in the wanted space is therefore chance until the last round. In the other spaces, the centers'
+model answers itself, as it was before the fine-tuning.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FedTrans(Method):
     def center_round(
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
-        """Cross-entropy on the center's labels, by the head of its space."""
+        """Cross-entropy on the center's labels, with the head of its space."""
         return self.supervised_round(center, round, rng)
 
     def reference_work(self, reference: Center, round: int, rng: np.random.Generator) -> LocalWork | None:
@@ -73,7 +73,7 @@ class FedTrans(Method):
         super().check_strategy(strategy)
         if strategy.keeps_batch_norm:
             raise FedmtError(
-                f"aggregation.name: '{strategy.name}' with method 'fedtrans': the reference center fine-"
-                "tunes what the centers made together, but their batch-norm layers would stay with them and "
-                "it has none of its own; use another strategy."
+                f"aggregation.name: '{strategy.name}' with method 'fedtrans': the reference center "
+                "fine-tunes the model that the centers trained together, but their batch-norm layers would "
+                "stay with them, and it has none of its own. Use another strategy."
             )

@@ -1,4 +1,4 @@
-"""Batches and views of L_fix and L_mix, which SemiFL, FedMT and training on plain labels share."""
+"""Batches and views of L_fix and L_mix, shared by SemiFL, FedMT and training on plain labels."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def fix_mix_steps(
 ) -> dict[str, Tensor]:
     """The inputs of each step, from its batch: batches [S, B], positions among the center's `samples`.
 
-    index [S, 2, B]: each batch and its partners, drawn with replacement from the whole center (S_mix).
-    share [S]: lambda_mix ~ Beta(a, a). weak, strong, mix: uniform numbers for the views.
-    alone: each sample's partner is itself, in another weak view, so that no sample sees another.
+    index [S, 2, B]: each batch and its partners, drawn with replacement from the whole center (S_mix). share
+    [S]: lambda_mix ~ Beta(a, a). weak, strong, mix: uniform numbers for the views.
+    alone: each sample's partner is another weak view of itself, so that no sample sees another.
     """
     partners = batches if alone else rng.choice(np.arange(samples), size=batches.shape)
     index = np.stack([batches, partners], axis=1)
@@ -47,7 +47,8 @@ def fix_mix_steps(
 
 
 def fix_mix_views(samples: Tensor, steps: Tensors, augmentation: Views) -> tuple[Tensor, Tensor, Tensor]:
-    """Each batch weakly, strongly, mixed with its partners: [S, 2, B, ...] to three [S, B, ...]."""
+    """Weak views of each batch, strong views, and views mixed with its partners: [S, 2, B, ...] to three [S,
+    B, ...]."""
     both = augmentation.weak(samples.flatten(0, 2), steps["weak"].flatten(0, 2))
     plain, partners = both.unflatten(0, samples.shape[:3]).unbind(1)
     own, uniforms = samples[:, 0].flatten(0, 1), steps["strong"].flatten(0, 1)
@@ -62,7 +63,7 @@ def fix_mix_losses(
 ) -> tuple[Tensor, Tensor]:
     """L_fix and L_mix of one step, from the logits [B, K] of its strong and its mixed views.
 
-    target: of all the center's samples, int64 [N] or soft [N, K]. counts: of the batch's, [B] in {0, 1}.
+    target: for all the center's samples, int64 [N] or soft [N, K]. counts: for the batch, [B] in {0, 1}.
     """
     index, partner = step["index"]
     own = target[index]

@@ -14,8 +14,8 @@ Tensors = Mapping[str, Tensor]
 class Known:
     """What a center trains with, and what it keeps.
 
-    labels: [N]. matrix: [J, K], smoothed where it is estimated. prior: [K]; None where it is uniform or not
-    looked at. learned: the matrix before smoothing, where it is trained along with the model.
+    labels: [N]. matrix: [J, K], smoothed if it is estimated. prior: [K]; None if it is uniform or not used.
+    learned: the matrix before smoothing, if it is trained with the model.
     """
 
     labels: Tensor

@@ -1,7 +1,7 @@
-"""Which of a center's samples are in each step: full batches over epochs, or drawn privately.
+"""Which of a center's samples are in each step: full batches over epochs, or private random batches.
 
-For differential privacy each record is in a step's batch with one probability, independently of all others
-(Poisson sampling). How many steps there are follows from public numbers alone.
+For differential privacy, each record is in a step's batch with the same probability, independently of all
+others (Poisson sampling). The number of steps depends only on public numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedmt.privacy import PrivacySpec
 
 
 class Sampling(NamedTuple):
-    """rate: the probability that a record is in a batch. steps: in a round. expected: records in a batch, on
-    average, if the public number of records is the true one."""
+    """rate: the probability that a record is in a batch. steps: the number of steps in a round. expected: the
+    average number of records in a batch, if the public number of records is the true one."""
 
     rate: float
     steps: int
@@ -49,7 +49,7 @@ def poisson_stream(
 ) -> tuple[np.ndarray, Tensor]:
     """The records [E, 1] of all steps, one after the other, and how many each step has, int64 [S].
 
-    samples: those that add anything to a step. A record that does not is as if it had been drawn in vain.
+    samples: those that contribute to a step. For any other record, a draw has no effect.
     """
     drawn = [samples[rng.random(len(samples)) < sampling.rate] for _ in range(sampling.steps)]
     index = np.concatenate([*drawn, np.empty(0, np.int64)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Round schedules: who trains when, and what becomes of the reference center's training.
+"""Round schedules: who trains when, and what happens with the reference center's training.
 
 By the procedures of Algorithm 1: A is the reference center's training, B the other centers', C averaging.
 
@@ -25,7 +25,7 @@ class Schedule(ABC):
     reference_counts_in_mean: ClassVar[bool] = False
     """Whether the reference center trains with the others, from the same model, and counts in the mean."""
     keeps_shared_model: ClassVar[bool] = False
-    """Whether the averaged model is kept next to the one that the reference center trains from it."""
+    """Whether the averaged model is kept in addition to the one that the reference center trains from it."""
 
     @abstractmethod
     def reference_trains_after(self, round: int, rounds: int) -> bool:

@@ -1,4 +1,4 @@
-"""SemiFL (Diao, Ding, Tarokh 2022): the centers' samples count as unlabelled.
+"""SemiFL (Diao, Ding, Tarokh 2022): the centers' samples are treated as unlabeled.
 
 Alternate training: each center trains on confident pseudo-labels of the model it receives, the reference
 center then on its labels. It is what remains of FedMT without the centers' own labels.
@@ -28,7 +28,7 @@ from fedmt.methods.work import CenterRound, LocalWork, Tensors, shifted
 
 @dataclass(frozen=True)
 class SemiFL(Method):
-    """SemiFL: confident pseudo-labels alone; the centers' own labels are not used."""
+    """SemiFL: only confident pseudo-labels. The centers' own labels are not used."""
 
     name: ClassVar[str] = "semifl"
     schedule: ClassVar[Schedule] = Alternate()
@@ -63,8 +63,8 @@ class SemiFL(Method):
     ) -> CenterRound:
         """Pseudo-labels, S_fix, S_mix and their batches."""
         keep: dict[str, Tensor] = {}
-        if self.prior == "estimated" and self.privacy is None:  # it is an estimate of all records
-            # The labels in the center's own space are not used: one class that everything belongs to.
+        if self.prior == "estimated" and self.privacy is None:  # it would be estimated from all records
+            # The labels in the center's own space are not used, so everything belongs to one class.
             one = predictions.new_ones(1, predictions.shape[1])
             nobody = torch.zeros_like(predictions[:, 0], dtype=torch.int64)
             keep["prior"] = estimated_prior(predictions, one, nobody)
@@ -94,6 +94,6 @@ class SemiFL(Method):
     def center_loss(self, logits: Tensor, step: Tensors, tables: Tensors) -> dict[str, Tensor]:
         """`L_fix + lambda_1 L_mix` of one step, from the logits [2B, K] of its views."""
         strong_logits, mixed_logits = shifted(logits, tables).chunk(2)
-        everyone = torch.ones_like(step["index"][0])  # the batch is of S_fix alone
+        everyone = torch.ones_like(step["index"][0])  # the batch contains only S_fix
         l_fix, l_mix = fix_mix_losses(strong_logits, mixed_logits, step, tables["pseudo"], everyone)
         return {"loss": l_fix + self.lambda_1 * l_mix, "fix": l_fix, "mix": l_mix}

@@ -1,4 +1,4 @@
-"""Single: the reference center's data alone. What every federated method must beat."""
+"""Single: only the reference center's data. This is what every federated method must beat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fedmt.methods.work import CenterRound, Tensors
 
 @dataclass(frozen=True)
 class Single(Method):
-    """The reference center's training of the base class, round after round; the centers stay out."""
+    """The reference center's training of the base class, round after round. The other centers do not take
+    part."""
 
     name: ClassVar[str] = "single"
     schedule: ClassVar[Schedule] = Alone()
@@ -32,8 +33,8 @@ class Single(Method):
         return CenterRound(None, reason="Single trains at the reference center alone")
 
     def check_strategy(self, strategy: Strategy) -> None:
-        if strategy != FedAvgM():  # the default, which a config has without saying so
+        if strategy != FedAvgM():  # the default, which a config has without setting it
             raise FedmtError(
-                f"aggregation.name: '{strategy.name}' with method 'single', which trains at the reference "
-                "center alone and averages nothing; remove [aggregation]."
+                f"aggregation.name: '{strategy.name}' with method 'single', which trains only at the "
+                "reference center and averages nothing. Remove [aggregation]."
             )

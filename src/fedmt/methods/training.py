@@ -20,7 +20,7 @@ class Training:
     """Passes that each center makes over its own samples per round. More passes mean fewer messages, but the
     centers' models drift further apart."""
     batch_size: int = 50
-    """Samples per step at each center."""
+    """Number of samples per step at each center."""
     reference_epochs: int = 4
     """Passes that the reference center makes over its own samples after each round. Use 0 to leave the
     averaged model as it is."""
@@ -29,7 +29,7 @@ class Training:
     which makes about ten steps per epoch."""
     reference_rate: float = 1.0
     """Learning rate of the reference center after each round, as a share of the centers' rate. If it is not
-    set and `model.weights` is, it is 0.1, since a pretrained network quickly forgets at the full rate."""
+    set and `model.weights` is, it is 0.1, because a pretrained network quickly forgets at the full rate."""
     warmup_epochs: int = 20
     """Passes over the reference center's samples before the first round, so that the first pseudo-labels are
     informative. Raise it if the first pseudo-labels are poor."""
@@ -88,7 +88,7 @@ class Training:
             raise FedmtError(f"training.participation: {self.participation} given, expected 0 < it <= 1.")
 
     def rate(self, round: int) -> float:
-        """The learning rate of round 1..rounds; the warm-up, round 0, has that of round 1."""
+        """The learning rate of round 1..rounds. The warm-up, round 0, has that of round 1."""
         if self.schedule == "constant":
             return self.learning_rate
         done = max(round - 1, 0) / max(self.rounds, 1)
@@ -116,8 +116,8 @@ PAPER_TRAINING: dict[str, Any] = {
     "logit_adjustment": False,
     "batch_norm": "static",
 }
-"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping are not printed and
-are SemiFL's, except for its reference batch of 10 up to 1000 samples. The warm-up is the first round's
+"""The printed choices of the paper's CIFAR-100 runs. Batch size and clipping are not printed, so they are
+SemiFL's, except for its reference batch size of 10 for up to 1000 samples. The warm-up is the first round's
 reference update."""
 
 PAPER_AGGREGATION: dict[str, Any] = {"name": "fedavgm", "rate": 1.0, "momentum": 0.5}

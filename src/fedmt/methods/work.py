@@ -1,4 +1,4 @@
-"""What a method hands to an engine: the work of a center in a round, and how a model answers in a space."""
+"""What a method passes to an engine: the work of a center in a round, and how a model answers in a space."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from torch import Tensor
 Tensors = Mapping[str, Tensor]
 
 ViewFunction = Callable[[Tensor, Tensors], Tensor]
-"""(stored samples [S, ...] of S steps, those steps' inputs) to views [S, V, ...], as a network sees them.
+"""Takes (stored samples [S, ...] of S steps, the inputs of these steps) and returns views [S, V, ...], as a
+network sees them.
 
-Views of many steps are made at once, since many small operations cost more than a few large ones."""
+Views of many steps are made at once, because many small operations cost more than a few large ones.
+"""
 
 LossFunction = Callable[[Tensor, Tensors, Tensors], dict[str, Tensor]]
-"""(logits [V, K] of one step's views, the step's inputs, the round's tables) to named scalars.
+"""Takes (logits [V, K] of one step's views, the step's inputs, the round's tables) and returns named scalars.
 
-'loss' is what is minimised; the others are for the record."""
+'loss' is minimized. The others are only recorded.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +30,12 @@ class LocalWork:
 
     steps: tensors whose first dimension is the step; 'index' [S, ...] says which samples to gather.
     tables: tensors that stay the same for the whole round.
-    space: the label space whose head answers, where a model has several; None is the wanted one.
-    trainable: tensors of the center's own that are trained with the model; the loss finds them in `tables`.
-    samplewise: names of the tables that have a row for each of the center's samples and are only looked up
-        in; an engine may hand the loss longer ones.
-    sizes: int64 [S'], where the work is private: an entry of `steps` is then one record by itself, of which
-        `index` holds nothing but copies, and so many of them make up each of S' steps.
+    space: the label space whose head answers, if a model has several; None is the wanted one.
+    trainable: the center's own tensors that are trained with the model. The loss finds them in `tables`.
+    samplewise: names of the tables that have a row for each of the center's samples and are only used for
+        lookups. An engine may pass longer ones to the loss.
+    sizes: int64 [S'], if the work is private. An entry of `steps` is then a single record, of which `index`
+        holds only copies, and `sizes` states how many of them make up each of S' steps.
     """
 
     views: ViewFunction
@@ -53,9 +56,9 @@ class LocalWork:
 class CenterRound:
     """What a center found out and will do in one round.
 
-    work: None where the center abstains, and then `reason` says why.
+    work: None if the center abstains; `reason` then says why.
     keep: what the center remembers from this round (M-hat), to be handed to it again in the next.
-    pseudo_labels, confident: int64 and bool [N], to be judged where a benchmark knows the truth.
+    pseudo_labels, confident: int64 and bool [N], to be evaluated if a benchmark knows the truth.
     facts: further numbers for the record.
     """
 
@@ -72,8 +75,8 @@ class Answer:
     """One way to predict in a label space other than the wanted one: whose model, and through which matrix.
 
     of: the 'reference' center's model (the one that predicts in the wanted space), the 'shared' model that
-        the centers made together, or the model of one 'center'; the last two by their head for the space.
-    matrix: [J, K], where the model's answer is one in the wanted space.
+        the centers made together, or the model of one 'center'; the last two with their head for the space.
+        matrix: [J, K], if the model's answer is in the wanted space.
     """
 
     of: Literal["reference", "shared", "center"] = "reference"
@@ -82,5 +85,5 @@ class Answer:
 
 
 def shifted(logits: Tensor, tables: Tensors) -> Tensor:
-    """The logits [V, K] for the prior of the place where the samples come from, if it is not uniform."""
+    """The logits [V, K] for the prior of the place that the samples come from, if it is not uniform."""
     return logits + tables["log_prior"] if "log_prior" in tables else logits

@@ -1,8 +1,8 @@
 """The metrics that models are tested with, in the order in which they are shown.
 
-To add one, write a `Metric` and enter it in `METRICS`; a config can name one of the user's own. Metrics
-files, summaries, progress lines, trackers, the report, sweep tables and the model card go through this table,
-so nothing else needs to change.
+To add one, write a `Metric` and enter it in `METRICS`. A config can also name the user's own. Metrics files,
+summaries, progress lines, trackers, the report, sweep tables and the model card all use this table, so
+nothing else needs to change.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fedmt.metrics import scoring_rules as scoring
 from fedmt.metrics.base import Metric, formatted
 
 HEADLINE = accuracy.METRIC.name
-"""The metric that stands for a run where there is room for one only."""
+"""The metric that represents a run if there is room for only one."""
 
 EVEN_HANDED = balanced_accuracy.METRIC.name
-"""The metric that stands next to the headline where some test classes are larger than others."""
+"""The metric shown next to the headline if some test classes are larger than others."""
 
 METRICS: Registry[Metric] = Registry(
     "metric",
@@ -45,12 +45,12 @@ METRICS: Registry[Metric] = Registry(
 
 
 def enter(names: Iterable[str], key: str) -> None:
-    """Enters metrics of the user's own, each named as "package.module:NAME". key: for errors."""
+    """Registers the user's own metrics, each named as "package.module:NAME". key: for error messages."""
     for name in names:
         metric = METRICS.find(name, key)
         if METRICS.setdefault(metric.name, metric) != metric:
             raise FedmtError(
-                f"{key}: '{name}' calls itself '{metric.name}', as another metric does; rename it."
+                f"{key}: '{name}' has the name '{metric.name}', which another metric already has. Rename it."
             )
 
 

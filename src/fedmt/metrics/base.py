@@ -1,8 +1,8 @@
 """What a metric is: a pure function of predicted probabilities and true labels, and how it is read.
 
-Throughout this room, probabilities are [N, J] (one row per test sample, one column per class) and labels
-are [N]. Functions compute on the tensors' own device and return tensors: whoever evaluates several metrics
-moves all results to the CPU at once.
+Throughout this room, probabilities are [N, J] (one row per test sample, one column per class) and labels are
+[N]. Functions compute on the tensors' own device and return tensors, so that the results of several metrics
+can be moved to the CPU at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from fedmt.core.errors import FedmtError, listed
 from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one
 
 Function = Callable[[Tensor, Tensor], Tensor]
-"""(probabilities [N, J], labels [N]) to a result, whose shape `Metric` names."""
+"""Takes (probabilities [N, J], labels [N]) and returns a result whose shape `Metric` states."""
 
 Resampled = Callable[[Tensor, Tensor], Statistic]
-"""(probabilities [N, J], labels [N]) to the values [B] of resamples, a function of their weights [B, N]."""
+"""Takes (probabilities [N, J], labels [N]) and returns a function from the weights [B, N] of resamples to
+their values [B]."""
 
 TAKEN = frozenset(
     ("round", "learning_rate", "reference_loss", "losses", "centers", "seconds", "tests", "mean_matrix")
@@ -35,13 +36,13 @@ class Metric:
     """One metric. It has a value for the whole test set (`function`), for each class (`by_class`), or both.
 
     name: its key in metrics.jsonl and summary.json, and in the names of trackers and experiment files.
-    function: the value, a tensor without dimensions; NaN where the metric is not defined, as the AUROC is
-        not on a test set of one class.
+    function: the value, a tensor without dimensions; NaN if the metric is not defined, like the AUROC on a
+        test set of one class.
     interval: the ends [2] of the 95% confidence interval; by default a bootstrap of `function`.
-    resampled: the value of many resamples at once, where that is faster than one after the other.
+    resampled: the values of many resamples at once, if that is faster than one after the other.
     by_class: the values [J], with NaN for a class where it is not defined.
     interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
-    every_round: False for one that is too slow for that. It is computed after the last round only.
+    every_round: False for a metric that is too slow for that. It is computed only after the last round.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Metric:
 
 
 def formatted(value: float, unit: Unit) -> str:
-    """A share in percent with one digit, another value with three.
+    """A share in percent with one decimal, any other value with three.
 
     >>> formatted(0.4123, "share"), formatted(0.8731, "nats"), formatted(0.8731, "none")
     ('41.2%', '0.873 nats', '0.873')

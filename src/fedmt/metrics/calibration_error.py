@@ -1,8 +1,8 @@
 """Expected calibration error (Guo et al. 2017): the mean distance between confidence and accuracy.
 
-Samples are put into equally wide bins (a, b] by the probability of their most probable class. The one that
-torchmetrics has puts confidences of exactly 1, which a sure network often gives, into a bin of their own,
-so its value is another wherever such samples occur.
+Samples are put into equally wide bins (a, b] by the probability of their most probable class. The version in
+torchmetrics puts confidences of exactly 1, which are common, into a separate bin, so its value differs if
+such samples occur.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
 
 
 def _gaps(probabilities: Tensor, labels: Tensor, bins: int) -> Tensor:
-    """[N, bins]: right (1 or 0) minus confidence, in the column of the sample's bin."""
+    """[N, bins]: correct (1 or 0) minus confidence, in the column of the sample's bin."""
     confidence, guess = probabilities.max(1)
     which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
     return torch.nn.functional.one_hot(which, bins) * ((guess == labels).to(confidence) - confidence)[:, None]
@@ -39,7 +39,7 @@ def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
 
 
 def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The percentile interval, moved by the bias of resampling.
+    """The percentile interval, corrected for the bias of resampling.
 
     Resampling adds noise to each bin, and noise of either sign adds to a sum of absolute values. Without the
     correction the interval of a well calibrated model would lie above its value.

@@ -1,12 +1,12 @@
 """Two models on the same test samples: the difference in every metric, with its 95% interval.
 
-Both models are right and wrong on mostly the same samples. So the difference of their metrics varies less
-with the test samples than each metric does by itself, and two intervals that overlap do not mean that the
+Both models are right and wrong on mostly the same samples. The difference of their metrics therefore varies
+less between test samples than each metric does by itself, and overlapping intervals do not mean that the
 models are equally good. Here the samples are resampled in pairs: each resample has the same samples on both
 sides.
 
 Like the intervals of single metrics, these tell how much the difference would vary with other test samples.
-They know nothing of other training seeds.
+They do not include the variation between training seeds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fedmt.metrics import EVEN_HANDED, METRICS, Metric
 from fedmt.metrics.intervals import drawn_weights, percentiles
 
 RESAMPLES = 500
-"""The fewest of a comparison: a verdict rests on the ends of its interval."""
+"""The smallest number of resamples in a comparison, because a verdict depends on the ends of its interval."""
 
 BESIDE = "auroc"
-"""The metric that is stated next to the one that a verdict rests on."""
+"""The metric that is stated in addition to the one that a verdict is based on."""
 
 
 @dataclass(frozen=True)
 class Difference:
     """One metric of two sides: its values, the first minus the second, and the ends of the 95% interval.
 
-    The ends are NaN where there are too few samples to tell.
+    The ends are NaN if there are too few samples.
     """
 
     metric: str
@@ -44,13 +44,13 @@ class Difference:
     high: float
 
     def to_json(self) -> dict[str, float | str | None]:
-        """As JSON can hold it: an end that is not known becomes None."""
+        """In a form that JSON can hold: an unknown end becomes None."""
         values = asdict(self)
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
     @property
     def judged(self) -> Literal["better", "worse", "no difference"]:
-        """Of the first side: whether the interval is on one side of zero, and on which.
+        """How the first side is judged: whether the interval is entirely on one side of zero, and on which.
 
         >>> Difference("accuracy", 0.7, 0.6, 0.1, 0.05, 0.15).judged
         'better'
@@ -82,7 +82,7 @@ def differences(
     labels: Tensor,
     metrics: Sequence[str] | None = None,
 ) -> dict[str, Difference]:
-    """By metric, the first side minus the second; a metric that is not defined here is left out.
+    """For each metric, the first side minus the second. A metric that is not defined here is left out.
 
     first, second: the probabilities [N, J] of one run or of several (other seeds of the same method), whose
     metrics are averaged. labels: [N]. metrics: names; by default all that have a value for a whole test set.
@@ -125,11 +125,11 @@ def _value(metric: Metric, side: Sequence[Tensor], labels: Tensor) -> float:
 
 
 def _ends(drawn: Tensor, value: float) -> tuple[float, float]:
-    """The percentile interval, moved by the bias of resampling.
+    """The percentile interval, corrected for the bias of resampling.
 
     Resampling inflates the calibration error of either side, and more so that of the better calibrated one.
     For the other metrics the bias is nearly zero. The calibration error of few samples is itself too large by
-    about as much, which this leaves as it is: the interval belongs to the value that is shown.
+    about as much. This is not corrected, because the interval belongs to the value that is shown.
     """
     low, high = (percentiles(drawn) - (drawn.nanmean() - value)).tolist()
     return low, high

@@ -1,4 +1,4 @@
-"""Precision, sensitivity and specificity of each class: shares of the samples that are counted right.
+"""Precision, sensitivity and specificity of each class: shares of correctly classified samples.
 
 A sample counts for its most probable class. Each class is judged against all others together.
 """
@@ -15,7 +15,8 @@ from fedmt.metrics.intervals import wilson
 
 
 class Counts(NamedTuple):
-    """Samples by class [J] (or [B, J], by resample): true and false positives, true and false negatives."""
+    """Sample counts by class [J] (or [B, J], by resample): true and false positives, true and false
+    negatives."""
 
     tp: Tensor
     fp: Tensor
@@ -24,9 +25,10 @@ class Counts(NamedTuple):
 
 
 def counts(probabilities: Tensor, labels: Tensor) -> Counts:
-    """Of one test set, [J] each.
+    """The counts of one test set, [J] each.
 
-    Every round needs them, and importing torchmetrics takes as long as importing torch.
+    torchmetrics is not used, because every round needs these counts and importing it takes as long as
+    importing torch.
     """
     guesses, classes = probabilities.argmax(1), probabilities.shape[1]
 
@@ -40,7 +42,7 @@ def counts(probabilities: Tensor, labels: Tensor) -> Counts:
 
 
 def weighted_counts(probabilities: Tensor, labels: Tensor, weights: Tensor) -> Counts:
-    """Of every resample, [B, J] each; weights: [B, N]."""
+    """The counts of every resample, [B, J] each. weights: [B, N]."""
     classes = probabilities.shape[1]
     guessed = torch.nn.functional.one_hot(probabilities.argmax(1), classes).to(weights)
     true = torch.nn.functional.one_hot(labels, classes).to(weights)
@@ -50,12 +52,12 @@ def weighted_counts(probabilities: Tensor, labels: Tensor, weights: Tensor) -> C
 
 
 def _share(part: Tensor, rest: Tensor) -> Tensor:
-    """part / (part + rest), NaN where both are 0."""
+    """part / (part + rest), or NaN if both are 0."""
     return part / (part + rest)
 
 
 def precision(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """[J]: of the samples taken for a class, the share that are of it; NaN if there are none.
+    """[J]: the share of the samples predicted as a class that belong to it; NaN if there are none.
 
     >>> precision(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1])).tolist()
     [0.5, 1.0, nan]
@@ -65,7 +67,7 @@ def precision(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def sensitivity(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """[J]: of the samples of a class, the share that are taken for it (recall); NaN if there are none.
+    """[J]: the share of the samples of a class that are predicted as it (recall); NaN if there are none.
 
     >>> sensitivity(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1])).tolist()
     [1.0, 0.5, nan]
@@ -75,7 +77,7 @@ def sensitivity(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def specificity(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """[J]: of the samples of other classes, the share that are not taken for it; NaN if there are none.
+    """[J]: the share of the samples of other classes that are not predicted as it; NaN if there are none.
 
     >>> specificity(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1])).tolist()
     [0.5, 1.0]

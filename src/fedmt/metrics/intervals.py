@@ -1,6 +1,7 @@
-"""Confidence intervals (95%) that a test set of N independent samples gives a metric.
+"""Confidence intervals (95%) of a metric on a test set of N independent samples.
 
-They tell how much the value would vary with other test samples. They know nothing of other training seeds.
+They show how much the value would vary with other test samples. They do not include the variation between
+training seeds.
 
 A bootstrap resample is described by how often each sample occurs in it: `weights` [B, N] has one row per
 resample, and each row sums to N. Metrics that can be computed from such weights do so for all resamples at
@@ -15,26 +16,28 @@ import torch
 from torch import Tensor
 
 Statistic = Callable[[Tensor], Tensor]
-"""The weights [B, N] of resamples to their values [B] or [B, J]."""
+"""Takes the weights [B, N] of resamples and returns their values [B] or [B, J]."""
 
 Z = 1.959963984540054
 """The normal distribution's 97.5% quantile."""
 
 FEWEST, MOST = 200, 1000
-"""Resamples. Between the two, as many as `WORK` allows."""
+"""Smallest and largest number of resamples. Between these, as many as `WORK` allows."""
 
 WORK = 8_000_000
-"""Probabilities (resamples x samples x classes) that a bootstrap may visit before it settles for `FEWEST`."""
+"""Number of probabilities (resamples x samples x classes) that a bootstrap may visit before it is limited to
+`FEWEST`."""
 
 AT_ONCE = 4_000_000
-"""Weights (resamples x samples) that are held in memory at a time."""
+"""Number of weights (resamples x samples) in memory at a time."""
 
 SEED = 20_231
-"""Fixed: the same predictions always have the same interval."""
+"""Fixed, so that the same predictions always have the same interval."""
 
 
 def wilson(share: Tensor, samples: Tensor) -> Tensor:
-    """Wilson's score interval [..., 2] of shares [...] of so many samples [...]; NaN where there are none.
+    """Wilson's score interval [..., 2] of shares [...] of the given numbers of samples [...]; NaN if there
+    are none.
 
     Unlike the normal interval it stays inside [0, 1] and is right for shares near either end.
 
@@ -45,7 +48,7 @@ def wilson(share: Tensor, samples: Tensor) -> Tensor:
     scale = 1 + Z * Z / samples
     middle = (share + Z * Z / (2 * samples)) / scale
     half = Z / scale * (share * (1 - share) / samples + Z * Z / (4 * samples * samples)).sqrt()
-    # At a share of 0 or 1 that end of the interval is exact; rounding would leave it a hair away.
+    # At a share of 0 or 1, that end of the interval is exact, but rounding would leave it slightly off.
     low = torch.where(share > 0, middle - half, torch.zeros_like(share))
     high = torch.where(share < 1, middle + half, torch.ones_like(share))
     ends = torch.stack([low, high], -1)
@@ -75,7 +78,7 @@ def of_weighted_mean(values: Tensor) -> Statistic:
 def one_by_one(
     function: Callable[[Tensor, Tensor], Tensor], probabilities: Tensor, labels: Tensor
 ) -> Statistic:
-    """Any metric of resamples, computed on one after the other."""
+    """Any metric of resamples, computed one after the other."""
 
     def statistic(weights: Tensor) -> Tensor:
         everyone = torch.arange(len(labels), device=weights.device)
@@ -86,7 +89,7 @@ def one_by_one(
 
 
 def resamples(samples: int, classes: int, fewest: int = FEWEST) -> int:
-    """How many resamples a test set of this size is given.
+    """The number of resamples for a test set of this size.
 
     >>> resamples(200, 10), resamples(2000, 10), resamples(10_000, 100)
     (1000, 400, 200)
@@ -95,7 +98,7 @@ def resamples(samples: int, classes: int, fewest: int = FEWEST) -> int:
 
 
 def drawn_weights(samples: int, classes: int, device: torch.device, fewest: int = FEWEST) -> Iterator[Tensor]:
-    """The weights [B, N] of all resamples, in parts that fit into memory.
+    """The weights [B, N] of all resamples, in parts that fit in memory.
 
     They are drawn on the CPU, so that they are the same on every device.
     """

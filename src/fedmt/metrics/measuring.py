@@ -1,7 +1,7 @@
-"""Every metric of a set of predictions: the values alone, after each round, or with intervals, at the end.
+"""Every metric of a set of predictions: only the values after each round, or with intervals at the end.
 
-Where several answers are tested (each center by its own matrix or head), a value and the ends of its
-interval are the means over the answers.
+If several answers are tested (each center with its own matrix or head), a value and the ends of its interval
+are the means over the answers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Answers(NamedTuple):
 
 
 def values(tested: Mapping[Key, Answers], last: bool) -> dict[Key, dict[str, float]]:
-    """By key and metric; what is not defined is left out. All results leave the device together.
+    """The values by key and metric. Undefined values are left out. All results leave the device together.
 
-    last: with the metrics that are computed after the last round only.
+    last: include the metrics that are computed only after the last round.
     """
     chosen = [m for m in METRICS.values() if m.function is not None and (last or m.every_round)]
     found: list[Tensor] = []
@@ -45,7 +45,7 @@ def values(tested: Mapping[Key, Answers], last: bool) -> dict[Key, dict[str, flo
 
 
 def with_intervals(answers: Answers) -> dict[str, dict[str, float]]:
-    """By metric: `value`, and where there is an interval `low` and `high`."""
+    """By metric: `value` and, if there is an interval, `low` and `high`."""
     found = {}
     for name, value in values({"": answers}, last=True)[""].items():
         ends = [METRICS[name].ends(p, answers.labels).tolist() for p in answers.each]
@@ -56,7 +56,7 @@ def with_intervals(answers: Answers) -> dict[str, dict[str, float]]:
 
 
 def by_class(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, list[float | None]]]:
-    """By metric: `value`, `low` and `high`, each one number per class; None where it is not defined."""
+    """By metric: `value`, `low` and `high`, each with one number per class; None if it is not defined."""
     found = {}
     for metric in METRICS.values():
         if metric.by_class is not None:
@@ -67,7 +67,7 @@ def by_class(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, list[
 
 
 def recorded(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    """Of a round's record, the metrics by name, each by label space."""
+    """The metrics of a round's record by name, each by label space."""
     return {name: record[name] for name in METRICS if name in record}
 
 

@@ -19,7 +19,8 @@ from fedmt.metrics.intervals import Statistic, by_weights
 
 
 def auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """[J]: the probability that a sample of the class is ranked before one of another; ties count half.
+    """[J]: the probability that a sample of the class is ranked before a sample of another class; ties count
+    half.
 
     >>> auroc(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]]), torch.tensor([0, 0, 1])).tolist()
     [0.5, 0.5]
@@ -37,10 +38,10 @@ def average_precision(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def _by_class(function: Callable[..., Tensor], probabilities: Tensor, labels: Tensor) -> Tensor:
-    # torchmetrics takes values outside [0, 1] for logits, and a product with M may round to just above 1.
+    # torchmetrics treats values outside [0, 1] as logits, and a product with M may round to just above 1.
     clean = probabilities.float().clamp(0, 1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes without samples, which become NaN below
+        warnings.simplefilter("ignore")  # classes without samples, which become NaN below
         found = function(clean, labels, clean.shape[1], average=None, validate_args=False)
     return torch.where(_judged(clean, labels), found, found.new_tensor(torch.nan))
 
@@ -59,7 +60,8 @@ def _mean(by_class: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Ten
 
 
 class Ranked(NamedTuple):
-    """A class's P samples in every resample, [P, B] each: how often each occurs, and what ranks before it.
+    """The P samples of a class in every resample, [P, B] each: how often each occurs, and what ranks before
+    it.
 
     Samples of equal score form one group. up_to: all samples to the end of its group; before: to the end of
     the group before. tp_up_to, tp_before: of these, the samples of the class. everyone: [B], all samples.
@@ -76,8 +78,8 @@ class Ranked(NamedTuple):
 def ranked(scores: Tensor, positive: Tensor, weights: Tensor) -> Ranked:
     """scores, positive: [N], of one class. weights: [N, B], one column per resample.
 
-    torchmetrics ranks a single sample at a time; to resample is to do it hundreds of times. This sorts once,
-    and sums weights only between the places that are asked for. All sums are of integers, so they are exact.
+    torchmetrics ranks one set at a time, so resampling would repeat it hundreds of times. This function sorts
+    once, and sums weights only between the requested positions. All sums are of integers, so they are exact.
     """
     order = scores.argsort(descending=True)
     ascending, positive = -scores[order], positive[order]
@@ -96,7 +98,8 @@ def ranked(scores: Tensor, positive: Tensor, weights: Tensor) -> Ranked:
 
 
 def area(found: Ranked) -> Tensor:
-    """The AUROC [B]: the share of pairs in which the class's sample is before the other; half of the ties."""
+    """The AUROC [B]: the share of pairs in which the sample of the class ranks before the other. Ties count
+    half."""
     own = found.weights.sum(0)
     after = (found.everyone - found.up_to) - (own - found.tp_up_to)
     tied = (found.up_to - found.before) - (found.tp_up_to - found.tp_before)

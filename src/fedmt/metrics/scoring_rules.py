@@ -13,11 +13,13 @@ from fedmt.metrics.base import Metric
 from fedmt.metrics.intervals import of_the_mean, of_weighted_mean
 
 LEAST = torch.finfo(torch.float32).eps
-"""A probability below this counts as this: a single true class given 0 would make the mean infinite."""
+"""A smaller probability counts as this, because a single true class with probability 0 would make the mean
+infinite."""
 
 
 def squared_distances(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """[N]: between the probabilities and 1 for the true class, 0 for the others; from 0 to 2.
+    """[N]: squared distances between the probabilities and the truth (1 for the true class, 0 for the
+    others), from 0 to 2.
 
     >>> squared_distances(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1])).tolist()
     [0.5, 0.0]

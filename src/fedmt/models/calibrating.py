@@ -24,19 +24,19 @@ def calibrate(
     device: torch.device,
     network: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Fits and writes the temperature; what it does to the calibration error, for the summary.
+    """Fits and writes the temperature. Returns its effect on the calibration error, for the summary.
 
     The held-out samples come from the reference center, so the probabilities that are fitted and judged on
     them are for its class frequencies, whatever the network itself answers for. Those judged on the test
     samples in the wanted space, if there are any, are the model's default answers.
 
-    The error on the samples that the temperature was fitted on flatters it a little; that on the test samples
-    does not. network: as in `Model`.
+    The error on the samples used for fitting is slightly too optimistic. The error on the test samples is
+    not. network: as in `Model`.
     """
     held, state = federation.held_out, folder.load()
     if held is None or held.labels is None or state is None:
-        raise FedmtError(f"{folder.path}: nothing was held out to calibrate on, or no round is finished.")
-    # The federation has the features already, so a frozen backbone is left out.
+        raise FedmtError(f"{folder.path}: nothing was held out for calibration, or no round has finished.")
+    # The federation already has the features, so a frozen backbone is left out.
     model = Model(replace(description, frozen=None), state, device, network)
     logits = _log_probabilities(model, held.values)
     there = description.log_shift(Prior("reference", description.priors["reference"]))
@@ -55,5 +55,5 @@ def calibrate(
 
 
 def _log_probabilities(model: Model, samples: Tensor) -> Tensor:
-    """As good as logits: they differ by a constant for each sample, which softmax does not see."""
+    """Equivalent to logits: they differ by a constant for each sample, which softmax ignores."""
     return model.predict(samples).double().clamp_min(1e-30).log()

@@ -1,4 +1,4 @@
-"""Where each center's correspondence M came from, in words: what happened, not what the config asked for."""
+"""Where each center's correspondence M came from, in words: what happened, not what the config requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedmt.core.errors import listed
 from fedmt.data.member import Member
 
 NAMED = 3
-"""Centers that the summary names in one group; a larger group is counted."""
+"""Number of centers that the summary names in one group. A larger group is counted."""
 
 
 def origin(method: Mapping[str, Any], wanted: str, member: Member, estimated: bool) -> str | None:
@@ -33,7 +33,7 @@ def origin(method: Mapping[str, Any], wanted: str, member: Member, estimated: bo
 
 
 def plan(method: Mapping[str, Any]) -> str:
-    """What the config asks for: all that can be said before it is known which centers have an M."""
+    """What the config requests. This is all that can be said before it is known which centers have an M."""
     kind, estimated = method.get("correspondence"), _estimated(method)
     return "" if kind is None else f"given where known, else {estimated}" if kind == "given" else estimated
 

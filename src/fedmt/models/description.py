@@ -1,6 +1,6 @@
-"""What must be known of a model next to its weights: `model.json` in the run folder.
+"""What must be known about a model besides its weights: `model.json` in the run folder.
 
-With it and a checkpoint a model predicts in every label space of its federation, without the data.
+With it and a checkpoint, a model predicts in every label space of its federation, without the data.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMING = (
     ("frozen", "backbone"),
     ("frozen", "input", "name"),
 )
-"""Where the file may name code that is looked up."""
+"""The places in the file that may name code to be looked up."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Description:
     """roster: who took part; its label spaces are in the order of the model's heads. tests: the test sets.
 
     input: what a sample is. method: its name and options. rounds: how many there will be.
-    head: of a network that was given in Python, whether a head was added to it.
+    head: for a network that was given in Python, whether a head was added to it.
     calibration: the temperature and how it was found, once the run is finished and if samples were held out.
     frozen: the network in front of the trained one, whose features `input` then describes.
     adjusted: whether training made the network answer for equally frequent classes; if not, it answers for
         the reference center's. priors: known class frequencies by name: the 'reference' center's, and in an
         exported file the 'centers' too. Both are missing in files of earlier versions.
-    prior: the one that it is to answer for where nothing else is asked; None: the network's own.
+    prior: the default prior of its answers; None for the network's own.
     """
 
     roster: Roster
@@ -80,23 +80,25 @@ class Description:
 
     @property
     def asked(self) -> Input:
-        """What the model is asked about: the samples themselves, not the features of a frozen backbone."""
+        """What the model predicts: the samples themselves, not the features of a frozen backbone."""
         return self.input if self.frozen is None else self.frozen.input
 
     @property
     def own_prior(self) -> Prior | None:
-        """What the network itself answers for; None in a file of an earlier version, which does not say."""
+        """The prior of the network's own answers. None in a file of an earlier version, which does not record
+        it."""
         if self.adjusted:
             return Prior("uniform", uniform(len(self.wanted)))
         return Prior("reference", self.priors["reference"]) if "reference" in self.priors else None
 
     def known_priors(self, kept: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Shares]:
-        """By name; the centers' from what they kept of their estimates, or as it was exported."""
+        """The priors by name. That of the centers comes from their estimates, or from the exported file."""
         centers = self.build_method().knowing(self.wanted).centers_prior(self.roster, kept)
         return dict(self.priors) if centers is None else {**self.priors, "centers": tuple(centers.tolist())}
 
     def log_shift(self, prior: Prior | None) -> Tensor:
-        """What is added to the wanted logits to answer for a prior, [K]: zeros for the network's own."""
+        """What is added to the wanted logits so that they answer for a prior, [K]. Zeros for the network's
+        own."""
         own = self.own_prior
         if prior is None or prior == own:
             return torch.zeros(len(self.wanted))
@@ -138,14 +140,14 @@ class Description:
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
-        """Of a test in a space that no center labels in: nothing else names them."""
+        """The classes of a test in a space that no center labels in. Nothing else names them."""
         space = test.space
         return {} if space is None or space in self.roster.spaces else {"classes": list(space.classes)}
 
     @classmethod
     def from_json(cls, text: str, where: str | Path, allow: Collection[str] | None = ()) -> Description:
-        """Checks what was written by `to_json`; `where` goes into the errors. allow: the users' own code that
-        it may name; None: any."""
+        """Checks what was written by `to_json`. `where` is part of the error messages. allow: the user's own
+        code that it may name; None for any."""
         try:
             raw = json.loads(text)
             found = raw.pop("format", None)
@@ -153,10 +155,10 @@ class Description:
             raise FedmtError(f"{where}: not valid JSON, so the model cannot be loaded.") from None
         if found != FORMAT:
             raise FedmtError(
-                f"{where}: written by another version of fedmt (format {found}, here {FORMAT}); use that "
-                "version, or train again."
+                f"{where}: it was written by another version of fedmt (format {found}, but this version has "
+                f"{FORMAT}). Use that version, or train again."
             )
-        if "image_shape" in raw:  # as written before there were other inputs than images
+        if "image_shape" in raw:  # as written before there were inputs other than images
             raw["input"] = {"name": "images", "shape": raw.pop("image_shape")}
         if allow is not None:
             _refuse_code(raw, where, allow)
@@ -169,14 +171,15 @@ class Description:
             first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args}
             key = ".".join(map(str, first["loc"]))
             raise FedmtError(
-                f"{where}: '{key}' is missing or not as fedmt writes it; the file was changed or damaged."
+                f"{where}: '{key}' is missing or does not have fedmt's format. The file was changed or "
+                "damaged."
             ) from None
-        except FedmtError as error:  # its method or input is not found here, or refuses its options
+        except FedmtError as error:  # its method or input is not found here, or rejects its options
             raise FedmtError(f"{where}: {error}") from None
 
 
 def _refuse_code(raw: Mapping[str, Any], where: str | Path, allow: Collection[str]) -> None:
-    """A file from elsewhere may name any module in reach, and to look it up is to run it."""
+    """A file from elsewhere may name any module, and looking it up would run it."""
     names = {".".join(place): value_at(raw, *place) for place in NAMING}
     refused = {
         place: name
@@ -190,12 +193,12 @@ def _refuse_code(raw: Mapping[str, Any], where: str | Path, allow: Collection[st
     options = shlex.join(word for name in own for word in ("--allow", name))
     raise NotAllowed(
         f"{where}: the model names code that does not come with fedmt ({code}); loading it would import and "
-        f"run that code. If you know and trust it, say so: {options}, or fedmt.load(path, allow={own!r})."
+        f"run that code. If you know and trust it, allow it: {options}, or fedmt.load(path, allow={own!r})."
     )
 
 
 class _Entry(BaseModel):
-    """A member as the file has it; correspondence: rows are its classes, columns the wanted ones."""
+    """A member as in the file. correspondence: rows are its classes, columns the wanted ones."""
 
     name: str
     samples: int | None
@@ -263,9 +266,9 @@ def describe(
     max_pool: bool | None,
     head: bool | str | None = None,
 ) -> Description:
-    """The description of the model that a run of `method` on `federation` makes.
+    """The description of the model that a run of `method` on `federation` produces.
 
-    head: what is trained on the features, if the backbone is frozen; of a network given in Python, whether a
+    head: what is trained on the features, if the backbone is frozen. For a network given in Python, whether a
     head was added to it.
     """
     frozen, encoded = None, federation.encoded

@@ -1,4 +1,4 @@
-"""A trained model, ready to be asked: `fedmt.load`."""
+"""A trained model, ready for predictions: `fedmt.load`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import existing_run
 
 METADATA = "fedmt.model"
-"""Under this name an exported file carries its description."""
+"""The metadata key under which an exported file stores its description."""
 
 
 Top = list[tuple[str, float]]
@@ -70,22 +70,22 @@ class Model:
 
     @property
     def input(self) -> Input:
-        """What a sample is, and how it is brought into the model's form."""
+        """What a sample is, and how it is converted to the model's form."""
         return self.description.asked
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, under the name that it has for images."""
+        """The shape of one sample, under its name for images."""
         return self.input.shape
 
     @property
     def temperature(self) -> float | None:
-        """Of the calibration in the wanted space; None where none was made."""
+        """The temperature of the calibration in the wanted space. None if there was no calibration."""
         calibration = self.description.calibration
         return float(calibration["temperature"]) if calibration else None
 
     def calibrated(self, space: str | None = None) -> bool:
-        """Whether the temperature holds in a space: in the wanted one, and in those projected from it."""
+        """Whether the temperature applies in a space: in the wanted one, and in those projected from it."""
         predictor = self.predictor()
         wanted = self.spaces[0]
         return self.temperature is not None and (
@@ -98,18 +98,18 @@ class Model:
 
     @property
     def priors(self) -> dict[str, dict[str, float]]:
-        """The class frequencies that are known, by the names that `predict` takes: shares by class."""
+        """The known class frequencies, by the names that `predict` accepts: shares by class."""
         wanted = self.description.wanted
         known = {"uniform": uniform(len(wanted)), **self._priors}
         return {name: by_class(shares, wanted) for name, shares in known.items()}
 
     @property
     def prior(self) -> Prior | None:
-        """What it answers for where nothing else is asked; None where an earlier version did not say."""
+        """The default prior of its answers. None if an earlier version did not record it."""
         return self.description.prior or self.description.own_prior
 
     def answering_for(self, prior: Any) -> Model:
-        """The same model, answering for another prior unless `predict` is given one; as in `predict`."""
+        """The same model with another default prior. It is given as in `predict`."""
         made = copy.copy(self)
         made.description = replace(self.description, prior=self._chosen(prior))
         made._predictors = {}
@@ -140,15 +140,15 @@ class Model:
     ) -> Tensor | list[Top]:
         """Probabilities [N, J] of the classes of `space`, by default of the wanted one.
 
-        samples: an array or tensor of them, or what else the model's input takes: of images, see
+        samples: an array or tensor, or anything else that the model's input accepts. For images, see
             `fedmt.inputs.images.asking.batches`.
         top: instead, the number of most probable classes to return for each sample, as (name, probability).
         images: the same as `samples`, for earlier code.
-        center: answer by this center's own matrix or head, where `space` has one for each center; by
-            default all of them count the same.
+        center: use this center's own matrix or head, if `space` has one for each center. By default, all of
+        them count equally.
         prior: how frequent the wanted classes will be: 'uniform'; as at the 'reference' center or at the
             'centers', where that is known (`priors`); a file of classes and shares; shares by class; or an
-            array of shares, in the order of the classes. By default, what the model was trained to answer for
+            array of shares, in the order of the classes. By default, the prior that the model was trained for
             (`prior`): equally frequent classes, unless training.logit_adjustment was off.
         """
         samples = images if samples is None else samples
@@ -166,19 +166,19 @@ class Model:
     def scores(
         self, samples: Tensor, space: str, center: str | None = None, log_shift: Tensor | None = None
     ) -> Tensor:
-        """Probabilities [B, J] on the CPU of one batch of samples in the stored form. log_shift: of a prior
-        (`Predictor`)."""
+        """Probabilities [B, J] on the CPU for one batch of samples in the stored form. log_shift: the shift
+        of a prior (`Predictor`)."""
         if center is not None:
             self.check_center(space, center)
         predictor = self.predictor(center)
         return predictor.answer(samples.to(self.device), [space], log_shift)[0].float().cpu()
 
     def check_prior(self, space: str) -> None:
-        """An error unless the prior of the wanted classes matters in `space`."""
+        """Raises an error unless the prior of the wanted classes matters in `space`."""
         if space != self.spaces[0] and space in self.predictor().parts:
             raise FedmtError(
-                f"prior: '{space}' is answered by a head of its own, which no prior of "
-                f"'{self.spaces[0]}' changes; leave the prior out, or predict in '{self.spaces[0]}'."
+                f"prior: '{space}' has its own head, which a prior of '{self.spaces[0]}' does not change. "
+                f"Leave out the prior, or predict in '{self.spaces[0]}'."
             )
 
     def _shift(self, prior: Any, space: str) -> Tensor:
@@ -188,7 +188,7 @@ class Model:
     def _chosen(self, prior: Any) -> Prior:
         about = self.description
         found = chosen(prior, about.wanted, self._priors, why_unknown(about.method))
-        about.log_shift(found)  # an error where an earlier version wrote the model
+        about.log_shift(found)  # raises an error if an earlier version wrote the model
         return found
 
     @cached_property
@@ -196,11 +196,11 @@ class Model:
         return self.description.known_priors(self.state.kept)
 
     def check_center(self, space: str, center: str) -> None:
-        """An error unless `center` has an answer of its own in `space`."""
+        """Raises an error unless `center` has its own answer in `space`."""
         own = self.predictor(center).spaces[1:]
         if space not in own:
             raise FedmtError(
-                f"Center '{center}' has no answer of its own in '{space}'; it has one in: "
+                f"Center '{center}' does not have its own answer in '{space}'. It has one in: "
                 f"{listed(own) or 'no space'}."
             )
 
@@ -215,7 +215,7 @@ class Model:
         return self._predictors[center]
 
     def _known(self, space: str | None) -> str:
-        """The name of a space that it can answer in; the wanted one for None."""
+        """The name of a space that it can answer in. None means the wanted one."""
         if space is None:
             return self.spaces[0]
         if space in self.spaces:
@@ -230,7 +230,8 @@ class Model:
 
 
 def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
-    """The `top` most probable classes of each row (all, where there are fewer); the first of equals."""
+    """The `top` most probable classes of each row, or all if there are fewer. Among equals, the first comes
+    first."""
     values, index = probabilities.sort(dim=1, descending=True, stable=True)
     return [
         [(classes[i], value) for i, value in zip(row, scores, strict=True)]
@@ -244,13 +245,13 @@ def load(
     model: nn.Module | None = None,
     allow: Collection[str] | None = (),
 ) -> Model:
-    """The model of a run folder, finished or not (then of its last saved round), or of a file that
-    `fedmt export --safetensors` wrote. The training data is not needed.
+    """Loads the model of a run folder, or of a file that `fedmt export --safetensors` wrote. If the run is
+    not finished, it is the model of the last saved round. The training data is not needed.
 
     device: 'auto', 'cpu', 'cuda' or 'cuda:1'.
-    model: the module that the run was trained with, if it was one of your own; its weights do not matter.
-    allow: the names, as 'package.module:Name', of code of your own that the model may name. No other code is
-        imported. None trusts the file with any.
+    model: the module that the run was trained with, if it was your own; its weights do not matter.
+    allow: the names, as 'package.module:Name', of your own code that the model may import. No other code is
+        imported. None allows any.
     """
     path, where = Path(path), pick_device(device)
     if path.is_file():
@@ -274,7 +275,7 @@ def _from_folder(path: Path, allow: Collection[str] | None) -> tuple[Description
     description = Description.from_json(_text(folder.model_file), folder.model_file, allow)
     state = folder.load()
     if state is None:
-        raise FedmtError(f"{path}: no round is finished yet, so there is no model to load.")
+        raise FedmtError(f"{path}: no round has finished yet, so there is no model to load.")
     if description.frozen is not None:
         state = replace(state, server={**state.server, **packed(FROZEN, folder.frozen())})
     return description, state
@@ -289,13 +290,13 @@ def _from_file(path: Path, allow: Collection[str] | None) -> tuple[Description, 
             raise FedmtError(f"{path}: the file is damaged ({error}); export it again.") from None
         where = f"; give the folder it is in, {path.parent}" if path.name == "config.toml" else ""
         raise FedmtError(
-            f"{path}: neither a run folder, such as runs/federation, nor a safetensors file of `fedmt export`"
-            f"{where}."
+            f"{path} is neither a run folder, such as runs/federation, nor a safetensors file of `fedmt "
+            f"export`{where}."
         ) from None
     if METADATA not in metadata:
         raise FedmtError(
-            f"{path}: weights without a description of their model. Give the run folder, or a file that "
-            "`fedmt export --safetensors` wrote."
+            f"{path}: this file has weights without a description of their model. Give the run folder, or a "
+            "file that `fedmt export --safetensors` wrote."
         )
     return Description.from_json(metadata[METADATA], path, allow), load_checkpoint(path)
 

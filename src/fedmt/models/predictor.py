@@ -1,8 +1,8 @@
 """The network that answers in every label space: samples in, probabilities of each space out.
 
-One plain module, with nothing of training in it, so that predicting, calibrating and exporting share it. How
-each space is answered is the method's to say (`Method.answers`), as when a run is tested; but where a test
-averages the accuracies of several answers, one prediction is needed, and their probabilities are averaged.
+It is one plain module without any training code, shared by predicting, calibrating and exporting. The method
+determines how each space is answered (`Method.answers`), as when a run is tested. But while a test averages
+the accuracies of several answers, a prediction must be a single answer, so their probabilities are averaged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from fedmt.models.description import Description
 Weights = Mapping[str, Tensor]
 
 FROZEN = "frozen"
-"""Under this kind a loaded state has the weights of a frozen backbone. Checkpoints do without them."""
+"""The kind under which a loaded state has the weights of a frozen backbone. Checkpoints do not
+contain them."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Part:
 class Predictor(nn.Module):
     """Stored samples [B, ...] to probabilities [B, J] for each of `spaces`, the wanted one first.
 
-    parts: by space, the heads whose probabilities are averaged; a space that is not among them is answered
-    by the wanted space's probabilities through its matrix [J, K]. temperature: divides the wanted space's
-    logits, and so holds for what is projected from them; heads of other spaces are not calibrated.
+    parts: by space, the heads whose probabilities are averaged; any other space is answered by the wanted
+        space's probabilities through its matrix [J, K]. temperature: divides the wanted space's logits, and
+        so also applies to projections of them. Heads of other spaces are not calibrated.
     encoder: a frozen network in front of the others, which see its features as `features` says.
     log_shift: [K], added to them after that, which makes them answers for another prior; zeros by default.
     """
@@ -76,13 +77,14 @@ class Predictor(nn.Module):
                 self.register_buffer(f"matrix_{number}", matrices[space].float())
 
     def forward(self, samples: Tensor) -> tuple[Tensor, ...]:
-        """Every space."""
+        """Probabilities in every space."""
         return self.answer(samples, self.spaces)
 
     def answer(
         self, samples: Tensor, spaces: Sequence[str], log_shift: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Some of the spaces; a network that none of them needs is not run. log_shift: replaces its own."""
+        """Probabilities in some of the spaces. A network that none of them needs is not run. log_shift:
+        replaces its own."""
         views = self.input.plain(samples)
         if self.encoder is not None and self.features is not None:
             views = self.features.plain(self.encoder(views))
@@ -105,7 +107,7 @@ class Predictor(nn.Module):
         return each[0] if len(each) == 1 else torch.stack(each).mean(0)
 
     def matrix(self, space: str) -> Tensor:
-        """What the wanted probabilities are projected through into a space that has no head."""
+        """The matrix that projects the wanted probabilities into a space without a head."""
         matrix: Tensor = self.get_buffer(f"matrix_{self.spaces.index(space)}")
         return matrix
 
@@ -113,9 +115,9 @@ class Predictor(nn.Module):
 def assemble(
     description: Description, state: State, center: str | None = None, network: nn.Module | None = None
 ) -> Predictor:
-    """The predictor of a state. center: answer by this center's own matrix or head, not by the mean.
+    """The predictor of a state. center: use this center's own matrix or head instead of the mean.
 
-    network: the user's own module, where there is one.
+    network: the user's own module, if there is one.
     """
     roster = description.roster
     if center is not None:
@@ -152,7 +154,7 @@ def assemble(
 
 
 def _weights(answer: Answer, state: State) -> Weights:
-    """Of the model that gives an answer, wherever it is kept."""
+    """The weights of the model that gives an answer, wherever they are stored."""
     if answer.of == "shared":
         return unpacked("shared", state.server) or state.weights
     if answer.of == "center":
@@ -165,8 +167,8 @@ def _networks(
     uses: Mapping[str, Sequence[tuple[Weights, int]]],
     given: nn.Module | None,
 ) -> tuple[list[nn.Module], dict[str, list[Part]]]:
-    """A network for each set of weights below the heads, with every head on it that is used, side by side in
-    one last layer; and where in it each space's heads are."""
+    """One network for each set of weights below the heads, with all heads that are used on it side by side in
+    one last layer, and the position of each space's heads in it."""
     skeleton = _skeleton(description, given)
     heads = head_keys(skeleton)
     in_heads = frozenset().union(*heads)
@@ -175,7 +177,7 @@ def _networks(
     sizes = [len(classes) for classes in description.spaces.values()]
     for space, ways in uses.items():
         for weights, head in ways:
-            # The very same tensors: models that differ in their heads alone share all others.
+            # The very same tensors, because models that differ only in their heads share all others.
             trunk = tuple(id(v) for k, v in sorted(weights.items()) if k not in in_heads)
             number = next((i for i, t in enumerate(trunks) if t[0] == trunk), len(trunks))
             if number == len(trunks):
@@ -203,7 +205,7 @@ def _network(
 
 
 def _filled(model: Classifier, weights: Weights, taken: Sequence[tuple[Weights, int]]) -> nn.Module:
-    """The network with its weights, and with the heads that are used side by side in one last layer."""
+    """The network with its weights, and with all used heads side by side in one last layer."""
     found, heads = find_heads(model), head_keys(model)
     if found is not None:
         name, old = found
@@ -224,7 +226,7 @@ def _filled(model: Classifier, weights: Weights, taken: Sequence[tuple[Weights, 
 
 
 def _skeleton(description: Description, given: nn.Module | None) -> Classifier:
-    """The network as it was trained, heads and all, with weights that mean nothing yet."""
+    """The network as it was trained, including its heads, with arbitrary weights."""
     sizes = [len(classes) for classes in description.spaces.values()]
     with torch.random.fork_rng(devices=[]):
         backbone = build(

@@ -1,7 +1,7 @@
-"""The prior that predictions answer for, as a user names it: how frequent the wanted classes will be.
+"""The prior of predictions, as a user specifies it: the expected frequencies of the wanted classes.
 
-`uniform`: all are equally frequent. `reference`, `centers`: as frequent as there. Or shares of the user's
-own, as a table in a file, a mapping or an array (docs/guides/rare-classes.md).
+`uniform`: all are equally frequent. `reference`, `centers`: as frequent as there. Or the user's own shares,
+as a table in a file, a mapping or an array (docs/guides/rare-classes.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Prior:
 
     @property
     def words(self) -> str:
-        """What the classes are like, to go on after "answers for"."""
+        """A description of the class frequencies that continues "answers for"."""
         return {
             "uniform": "equally frequent classes",
             "reference": "classes as frequent as at the reference center",
@@ -49,7 +49,7 @@ def uniform(classes: int) -> Shares:
 
 
 def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Shares], missing: Mapping[str, str]) -> Prior:
-    """The prior that a user asks for.
+    """The prior that a user specifies.
 
     given: a name, a path of a file, shares by class, or shares in the order of the classes. known: by name.
     missing: why a name that might be known is not.
@@ -64,8 +64,8 @@ def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Shares], missing:
         path = Path(given)
         if not path.exists() and path.suffix not in (".csv", ".toml"):
             raise FedmtError(
-                f"prior: '{given}' is none of {listed(NAMES)}, and there is no such file."
-                f"{nearest(str(given), NAMES)}"
+                f"prior: '{given}' is none of {listed(NAMES)}, and there is no such "
+                f"file.{nearest(str(given), NAMES)}"
             )
         return Prior("given", _in_order(_read(path), wanted, str(path)))
     if isinstance(given, Mapping):
@@ -132,15 +132,15 @@ def by_class(shares: Sequence[float], wanted: LabelSpace) -> dict[str, float]:
 
 
 def why_unknown(method: Mapping[str, Any]) -> dict[str, str]:
-    """By the name of a prior that is not known: why, and what to do. method: its name and options."""
+    """For each unknown prior: why it is unknown, and what to do. method: its name and options."""
     own = "Give the shares yourself, in a file with one for each class."
     if method.get("prior") == "estimated":
         why = (
-            "No center's estimate is here. Centers on other machines keep theirs, unless share_prior = true "
-            "in their center.toml, and before the first round there is none."
+            "No estimate of any center is available here. Centers on other machines keep theirs unless "
+            "their center.toml has share_prior = true, and before the first round there is none."
         )
     elif method.get("prior") == "ignored":
         why = "The model was trained with method.prior = 'ignored', so no center estimated its own."
     else:
-        why = f"With method '{method['name']}', centers do not estimate how frequent the classes are."
+        why = f"With method '{method['name']}', centers do not estimate the class frequencies."
     return {"centers": f"{why} {own}", "reference": f"An earlier version of fedmt wrote the model. {own}"}

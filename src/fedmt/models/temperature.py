@@ -1,4 +1,5 @@
-"""Temperature scaling (Guo et al. 2017): one number that makes confidences honest, and how that is judged."""
+"""Temperature scaling (Guo et al. 2017): one number that calibrates the confidences, and how the result is
+evaluated."""
 
 from __future__ import annotations
 
@@ -11,15 +12,18 @@ from torch import Tensor
 from fedmt.metrics.calibration_error import expected_calibration_error
 
 LOWEST, HIGHEST = 0.05, 20.0
-"""Where the temperature is looked for. One at either end says that the data did not determine it."""
+"""The range in which the temperature is searched. A result at either end means that the data did not
+determine it."""
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, log_shift: Tensor | None = None) -> float:
-    """The T that minimises the cross-entropy of softmax(logits / T + log_shift), [N, K], [N] and [K].
+    """The T that minimizes the cross-entropy of softmax(logits / T + log_shift), [N, K], [N] and [K].
 
-    log_shift: of the prior of the place where the labels come from, if the logits are for another.
+    log_shift: the shift for the prior of the place that the labels come from, if the logits are for another
+    prior.
 
-    In 1/T the cross-entropy is convex, so it has one valley in log T, which golden-section search finds.
+    The cross-entropy is convex in 1/T, so it has a single minimum in log T, which golden-section search
+    finds.
 
     >>> import torch
     >>> sure = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])

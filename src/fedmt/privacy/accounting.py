@@ -1,7 +1,7 @@
-"""What steps of DP-SGD cost, and how much noise a budget asks for.
+"""The cost of steps of DP-SGD, and the noise that a budget requires.
 
 A thin layer on Google's dp-accounting: privacy loss distributions, which are tight up to the width of their
-grid and always on the safe side. Two sets of records are neighbors if one has a single record more.
+grid and always on the safe side. Two sets of records are neighbors if one of them has one additional record.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ GRID = 1e-3
 the tests and takes ten times as long."""
 
 LEAST_NOISE = 0.4
-"""The smallest noise multiplier that is ever used. However large epsilon is, less noise buys no accuracy."""
+"""The smallest noise multiplier that is used. However large epsilon is, less noise does not improve
+accuracy."""
 
 UNIT = 2.0**-10
-"""A noise multiplier is rounded up to a multiple of it."""
+"""Noise multipliers are rounded up to a multiple of this."""
 
 
 class Cost(NamedTuple):
     """Steps that each add Gaussian noise to a sum over records.
 
     rate: the probability that a record is in a step's batch, independently of all others. noise: its standard
-    deviation, as a multiple of the largest length of what a record adds to the sum. steps: how many.
+    deviation, as a multiple of the largest length of a record's contribution. steps: the number of steps.
     """
 
     rate: float
@@ -55,9 +56,10 @@ def _epsilon_of(costs: tuple[Cost, ...], delta: float) -> float:
 def noise_multiplier(
     epsilon: float, delta: float, rate: float, steps: int, beside: tuple[Cost, ...] = ()
 ) -> float:
-    """The smallest noise with which so many steps cost at most `epsilon`, together with those `beside`."""
+    """The smallest noise with which this many steps cost at most `epsilon`, together with those in
+    `beside`."""
     if beside and epsilon_of(beside, delta) >= epsilon:
-        raise ValueError("what is next to it costs more than epsilon already")
+        raise ValueError("the other steps already cost more than epsilon")
     low, high = LEAST_NOISE, LEAST_NOISE
     while epsilon_of((*beside, Cost(rate, high, steps)), delta) > epsilon:
         low, high = high, 2 * high
@@ -76,7 +78,7 @@ def noise_multiplier(
 
 
 def _event(costs: Sequence[Cost], accounting: Any) -> Any:
-    """The steps as the library writes them."""
+    """The steps in the library's notation."""
     events = []
     for cost in costs:
         step = accounting.GaussianDpEvent(cost.noise)

@@ -1,4 +1,4 @@
-"""What a center has spent of its budget, kept from round to round and over resumes."""
+"""What a center has spent of its budget, kept between rounds and across resumes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fedmt.privacy.accounting import Cost, epsilon_of
 from fedmt.privacy.spec import PrivacySpec
 
 KEY = "privacy:ledger"
-"""Under which a center keeps it."""
+"""The name under which a center keeps it."""
 
 
 class Overspent(Exception):
-    """Why a center does not train: what it was asked for would cost more than is left."""
+    """Why a center does not train: the request would cost more than is left."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """All steps that a center has taken, equal ones counted together."""
+    """All steps that a center has performed, with equal ones counted together."""
 
     costs: tuple[Cost, ...] = ()
 
     def charged(self, costs: Sequence[Cost]) -> Ledger:
-        """With further steps."""
+        """The ledger with further steps."""
         counts = {(c.rate, c.noise): c.steps for c in self.costs}
         for cost in costs:
             counts[cost.rate, cost.noise] = counts.get((cost.rate, cost.noise), 0) + cost.steps
@@ -37,12 +37,12 @@ class Ledger:
         return epsilon_of(self.costs, delta)
 
     def afford(self, costs: Sequence[Cost], spec: PrivacySpec) -> Ledger:
-        """The ledger after `costs`; raises `Overspent` where that would pass the budget."""
+        """The ledger after `costs`. Raises `Overspent` if that would exceed the budget."""
         after = self.charged(costs)
         if after.epsilon(spec.delta) > spec.epsilon:
             raise Overspent(
                 f"its privacy budget is spent: epsilon {self.epsilon(spec.delta):.2f} of {spec.epsilon:g} at "
-                f"delta {spec.delta:g}, and a further round would cost more than is left"
+                f"delta {spec.delta:g}, and another round would cost more than is left"
             )
         return after
 
@@ -50,7 +50,7 @@ class Ledger:
 
     @classmethod
     def of(cls, kept: Mapping[str, Tensor]) -> Ledger:
-        """From what a center keeps."""
+        """Reads the ledger from what a center keeps."""
         return cls.from_rows(kept[KEY].tolist()) if KEY in kept else cls()
 
     def to_kept(self) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ class Ledger:
 
     @classmethod
     def from_rows(cls, rows: object) -> Ledger:
-        """From [[rate, noise, steps], …]; what is not a ledger must not count as an empty one."""
+        """Reads [[rate, noise, steps], …]. Anything else must not count as an empty ledger."""
         try:
             costs = tuple(Cost(float(q), float(s), int(n)) for q, s, n in rows)  # type: ignore[attr-defined]
         except (TypeError, ValueError):

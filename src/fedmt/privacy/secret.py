@@ -1,9 +1,8 @@
 """Random numbers that nobody else can repeat, for centers whose noise must hide something.
 
-In a simulation all numbers follow from the seed, which makes runs repeatable. Between machines the
-coordinator knows the seed: it could subtract the noise, and see who is in which batch. There, the noise is
-made of the operating system's own random bytes, and a generator that is seeded with them draws batches and
-views.
+In a simulation, all numbers depend on the seed, which makes runs repeatable. Between machines, the
+coordinator knows the seed. It could subtract the noise and see who is in which batch. There, the noise is
+made from the operating system's random bytes, and a generator seeded with them draws batches and views.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 SUMMED = 4
-"""Normal numbers that make up one. The low bits of a single floating-point one tell which uniform numbers it
-was made of, and with them what it was added to (Mironov 2012). A sum of several hides them (Holohan and
-Braghin 2021); Opacus does the same."""
+"""Number of normal numbers that are summed up to one. The low bits of a single floating-point number reveal
+the uniform numbers it was made from, and so what it was added to (Mironov 2012). A sum of several hides them
+(Holohan and Braghin 2021). Opacus does the same."""
 
 AT_ONCE = 1 << 20
 
@@ -35,7 +34,7 @@ def secret_normal(count: int) -> Tensor:
 
 
 def _normal(count: int) -> NDArray[np.float32]:
-    """By Box and Muller, in float64: each pair of uniform numbers gives two normal ones, of which both go
+    """The Box-Muller method in float64. Each pair of uniform numbers gives two normal numbers, and both go
     into the sum."""
     total = np.zeros(count)
     for _ in range(SUMMED // 2):

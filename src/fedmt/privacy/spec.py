@@ -1,4 +1,4 @@
-"""The table [privacy]: of a center's own file, or of a simulation's config for all of its centers."""
+"""The table [privacy], in a center's own file, or in a simulation's config for all of its centers."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class PrivacySpec(Section):
     enough. If it is not set, the true number is used."""
 
     def public_size(self, records: int) -> int:
-        """The number of records that may be known, at a center that has so many."""
+        """The number of records that may be known, at a center with this many."""
         return self.size or records

@@ -1,7 +1,7 @@
 """The first line of a report: is the best run better than the baseline?
 
-Runs that were tested on the same samples are compared in pairs of answers to each sample. Two intervals that
-overlap, or do not, are never held against each other: that is not a test of the difference.
+Runs that were tested on the same samples are compared in pairs of answers to each sample. Two intervals are
+never compared to see whether they overlap, because that is not a test of the difference.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fedmt.runs.comparison import Comparison, compare, probabilities
 from fedmt.runs.evaluation import Place, Predicted
 
 SAID = (EVEN_HANDED, HEADLINE)
-"""The metrics of the answer. The verdict rests on the first."""
+"""The metrics of the answer. The verdict is based on the first."""
 
 SHOWN = (*SAID, "macro_f1", "auroc", "ece")
 """The main figures of the best run, each with its difference from the baseline."""
 
 
 def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """What the page says first, as JSON can hold it.
+    """What the page says first, in a form that JSON can hold.
 
     headline, details: sentences. verdict: one word, "" where nothing is compared. best, baseline: places of
     runs; the page opens on the best. differences: by the place of a run, its configuration against the
@@ -82,8 +82,8 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     headline, details = sentences(compared)
     if len(others) > 1:
         details.append(
-            f"{best.name} is the best of {len(others)} on these {compared.noun}s. Choosing it by them "
-            "flatters it slightly; the table has the difference of each run."
+            f"{best.name} is the best of {len(others)} on these {compared.noun}s. Because it was chosen on "
+            "them, its result is slightly too optimistic. The table has the difference of each run."
         )
     details += [_spread(g) for g in (best, baseline) if g.spread is not None]
     for group in others:
@@ -110,7 +110,7 @@ def noun(settings: Mapping[str, Any]) -> str:
 
 
 def sentences(compared: Comparison) -> tuple[str, list[str]]:
-    """The verdict with the paired difference, and what both sides reach."""
+    """The verdict with the paired difference, and the values of both sides."""
     found, samples = compared.differences[compared.wanted], compared.samples[compared.wanted]
     even, first, second = found[EVEN_HANDED], compared.first, compared.second
     count = f"{samples:,} {compared.noun}{'' if samples == 1 else 's'}"
@@ -125,7 +125,7 @@ def sentences(compared: Comparison) -> tuple[str, list[str]]:
     for name in (n for n in SAID if n in found):
         one = found[name]
         said = f"{METRICS[name].title}: {percent(one.first)} against {percent(one.second)}"
-        # That of balanced accuracy is in the headline.
+        # The difference in balanced accuracy is in the headline.
         details.append(f"{said}." if one is even else f"{said}, {_size(one)} ({_interval(one)}).")
     return headline, details
 
@@ -217,7 +217,7 @@ def _stored(run: ReportedRun) -> Comparison | None:
 
 
 def _alone(run: ReportedRun) -> str:
-    """What one run reaches, with intervals."""
+    """The results of one run, with intervals."""
     assert run.evaluation is not None
     wanted = run.evaluation.wanted
     test = next(t for t in run.evaluation.tests if t.space == wanted)

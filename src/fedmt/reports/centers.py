@@ -21,7 +21,7 @@ REASONS = ("abstained", "absent", "left_out")
 
 
 def origins(run: ReportedRun, method: Mapping[str, Any]) -> dict[str, str]:
-    """Where the M of each center came from; nothing before the first evaluation, or if no M is used."""
+    """Where the M of each center came from. Empty before the first evaluation, or if no M is used."""
     if run.evaluation is None or "correspondence" not in method:
         return {}
     found = {
@@ -29,7 +29,7 @@ def origins(run: ReportedRun, method: Mapping[str, Any]) -> dict[str, str]:
         for m in run.evaluation.members
         if m.name != run.evaluation.reference
     }
-    # Without its data, a run folder tells of the centers with an M-hat alone.
+    # Without its data, a run folder only knows the centers with an M-hat.
     others = sorted({name for r in run.metrics for name in r["centers"]} - found.keys())
     return found | dict.fromkeys(others, "not known")
 
@@ -134,5 +134,5 @@ def matrices(evaluation: Evaluation | None, sources: Mapping[str, str]) -> dict[
 
 
 def _bytes(matrix: Numbers) -> str:
-    """Probabilities as one byte each (to 1/255, finer than a shade can be told), in base 64."""
+    """Probabilities as one byte each (to 1/255, which is finer than visible shades), in base 64."""
     return base64.b64encode(np.rint(matrix.clip(0, 1) * 255).astype(np.uint8).tobytes()).decode()

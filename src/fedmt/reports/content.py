@@ -1,7 +1,7 @@
-"""The report: runs to one HTML page with everything inside, which opens from disk and asks no network.
+"""The report: turns runs into one self-contained HTML page that opens from disk without a network.
 
 `content` turns runs into plain data (JSON), `render` puts that into the page under `page/`, whose scripts
-draw it. Curves are drawn by uPlot, which lies next to them with its licence.
+draw it. Curves are drawn by uPlot, which is stored next to them with its license.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fedmt.reports.rounding import duration
 from fedmt.reports.seeds import pooled
 from fedmt.runs.evaluation import Evaluation
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; the last three darker than theirs, since a
-# line needs a contrast of 3 to white paper. The page adds line styles to them.
+# Okabe and Ito's colors, which color-blind readers can distinguish too. The last three are darker than
+# theirs, because a line needs a contrast of 3 on white paper. The page adds line styles.
 COLOURS = ("#39424e", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
 
 SCRIPTS = (
@@ -74,7 +74,7 @@ def content(
         "answer": said,
         "words": [*sentences, *_untested(shown)],
         "runs": shown,
-        # A single run is its own mean: the page takes it from there, and is smaller.
+        # A single run is its own mean. The page takes it from there and is smaller.
         "configurations": [
             {**group, **(pooled([shown[i] for i in group["places"]]) if len(group["places"]) > 1 else {})}
             for group in said["configurations"]
@@ -88,7 +88,8 @@ def content(
 
 
 def render(data: Mapping[str, Any], live: str = "") -> str:
-    """The page. live: the address, relative to the page, to ask for newer data; none in a file."""
+    """The page. live: the address, relative to the page, from which newer data is fetched; empty in a
+    file."""
     files = resources.files("fedmt.reports") / "page"
 
     def read(name: str) -> str:
@@ -98,7 +99,7 @@ def render(data: Mapping[str, Any], live: str = "") -> str:
     return template.render(
         data=data,
         live=live,
-        # Inside a script element a browser looks for "</script" and "<!--" before it reads JSON.
+        # Inside a script element, a browser looks for "</script" and "<!--" before it reads JSON.
         json=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         css=read("uplot/uPlot.min.css") + read("page.css"),
         uplot=read("uplot/uPlot.iife.min.js"),
@@ -107,13 +108,13 @@ def render(data: Mapping[str, Any], live: str = "") -> str:
 
 
 def word(runs: Sequence[ReportedRun]) -> str:
-    """What one sample is called: image, row, text; sample, where the runs differ."""
+    """What one sample is called: image, row, text, or sample if the runs differ."""
     words = {noun(run.settings).removeprefix("test ") for run in runs}
     return words.pop() if len(words) == 1 else "sample"
 
 
 def _places(evaluation: Evaluation | None) -> list[dict[str, Any]]:
-    """The results of each test set and each site, where there are several; none in earlier files."""
+    """The results of each test set and each site, if there are several. Earlier files have none."""
     known = (evaluation.measured or {}).get("places", []) if evaluation is not None else []
     return [{**p, "metrics": {n: shortened(m) for n, m in p["metrics"].items()}} for p in known]
 
@@ -193,8 +194,8 @@ def _tests(run: ReportedRun, spaces: Mapping[str, Sequence[str]]) -> list[dict[s
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Columns over the recorded rounds; None where a round lacks a value."""
-    # Without a warm-up, round 0 is the untrained network: it would only stretch the axes.
+    """Columns over the recorded rounds, with None if a round lacks a value."""
+    # Without a warm-up, round 0 is the untrained network, which would only stretch the axes.
     used = [r for r in metrics if r["round"] > 0 or r.get("reference_loss") is not None] or list(metrics)
     names = list(dict.fromkeys(name for r in used for name in recorded(r)))
     spaces = list(dict.fromkeys(s for r in used for name in recorded(r) for s in r[name]))

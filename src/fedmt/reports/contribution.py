@@ -1,12 +1,13 @@
-"""What each center contributed: its part of the way that the centers moved the model.
+"""What each center contributed: its part of the distance that the centers moved the model.
 
 In a round, the mean update of C centers is u = (1/C) sum_c u_c. Its length is the sum of the centers' parts:
 
     |u| = sum_c |u_c| cos(u_c, u) / C
 
 A center's contribution is the sum of its parts over all rounds, as a share of the sum of all. A center that
-is absent has no part in that round. One that moves against the others has a negative part. Every center
-counts once, as in the cosines that a run records. It says who moved the model, not who made it better.
+is absent has no part in that round. A center that moves against the others has a negative part. Every center
+counts once, as in the cosines that a run records. The contribution shows who moved the model, not who made it
+better.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 
 def contributions(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By center, from the norms and cosines in the records of the rounds; they sum to 1.
+    """The contribution of each center, from the norms and cosines in the records of the rounds. They sum to
+    1.
 
-    Empty where no round has them, as with secure aggregation, or where the model did not move.
+    Empty if no round has them, as with secure aggregation, or if the model did not move.
     """
     parts: dict[str, float] = {}
     for record in metrics:

@@ -18,7 +18,7 @@ LONG = 160
 """Characters of a command at the top of the page. The section on the config has all of it."""
 
 DIGITS = 8
-"""Of a digest, on the page: enough to see that two differ."""
+"""Length of a digest on the page: enough to see that two differ."""
 
 
 def origin_of(folder: RunFolder) -> Origin:
@@ -68,7 +68,7 @@ def provenance(
 
 
 def digest(origin: Origin) -> str:
-    """One digest of all data of a run, short; it covers every center and test set."""
+    """One short digest of all data of a run. It covers every center and test set."""
     text = json.dumps(dict(sorted(origin.digests.items())))
     return hashlib.blake2b(text.encode(), digest_size=DIGITS // 2).hexdigest()
 
@@ -81,7 +81,7 @@ def _versions(run: ReportedRun) -> str:
 
 
 def _shared(values: Sequence[str]) -> str:
-    """The value that all runs share, or the first and how many there are."""
+    """The value that all runs share, or the first values and their number."""
     distinct = list(dict.fromkeys(values))
     return (
         distinct[0]

@@ -1,4 +1,4 @@
-"""`fedmt report`: run folders to a page. Reads them; writes nothing into them."""
+"""`fedmt report`: makes a page from run folders. It only reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedmt.runs.folder import RunFolder, existing_run
 from fedmt.training.run import build_engine
 
 MISTAKES = 12
-"""Images shown in each label space with `--with-images`."""
+"""Number of images shown in each label space with `--with-images`."""
 
 
 def report(
@@ -46,14 +46,16 @@ def report(
     Returns the folder of the run that the page opens on, the best.
     """
     if out.is_dir():
-        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'report.html'}.")
+        raise FedmtError(f"--out {out} is a folder. Name a file in it, such as {out / 'report.html'}.")
     given = len(folders)
     folders = [*folders, *_baselines(folders)] if labels is None else folders
     names = labels or distinct(folders)
     runs = [Source(path).reported(name, with_images) for path, name in zip(folders, names, strict=True)]
     for path, run in zip(folders, runs, strict=True):
         if not run.metrics:
-            raise FedmtError(f"{path}: no round is finished yet; report it when one is, or `fedmt watch` it.")
+            raise FedmtError(
+                f"{path}: no round has finished yet. Report it after the first round, or use `fedmt watch`."
+            )
     title = title or (names[0] if given == 1 else f"Comparison of {given} runs")
     data = content(title, intro, runs, notice, datetime.date.today(), command)
     page = render(data)
@@ -65,7 +67,8 @@ def report(
 
 
 def _baselines(folders: Sequence[Path]) -> list[Path]:
-    """Runs that `fedmt run --baseline` trained beside these; those that are gone, or given, are left out."""
+    """The baselines that `fedmt run --baseline` trained for these runs. Those that are gone or already given
+    are left out."""
     given = {path.resolve() for path in folders}
     found: dict[Path, Path] = {}
     for folder in folders:
@@ -77,7 +80,7 @@ def _baselines(folders: Sequence[Path]) -> list[Path]:
 
 
 def distinct(folders: Sequence[Path]) -> list[str]:
-    """Short names that differ: the folder's own, with as many parents before it as it takes."""
+    """Short names that differ: the folder's own name, with as many parent folders as needed."""
     parts = [path.resolve().parts for path in folders]
     for length in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(p[-length:]) for p in parts]
@@ -88,7 +91,7 @@ def distinct(folders: Sequence[Path]) -> list[str]:
 
 
 class Source:
-    """A run folder as a report reads it; asks for the data only where the folder does not say enough."""
+    """A run folder as a report reads it. The data is read only if the folder does not contain enough."""
 
     def __init__(self, path: Path) -> None:
         self.folder = existing_run(path)
@@ -96,13 +99,15 @@ class Source:
             self.text = self.folder.config_file.read_text(encoding="utf-8")
             self.settings: Mapping[str, Any] = tomllib.loads(self.text)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise FedmtError(f"{self.folder.config_file}: cannot read the run's config ({error}).") from None
+            raise FedmtError(
+                f"{self.folder.config_file}: the run's config cannot be read ({error})."
+            ) from None
         self._engine: LocalEngine | None = None
         self._federation: Federation | None = None
         self._unknown_metric = self.folder.enter_metrics()
 
     def reported(self, label: str, with_images: bool = False) -> ReportedRun:
-        """What the folder says; the rest is computed from the last checkpoint and the data."""
+        """What the folder contains. The rest is computed from the last checkpoint and the data."""
         notes: list[str] = []
         metrics = self.folder.metrics()
         evaluation = self.written(metrics)
@@ -111,7 +116,7 @@ class Source:
         return self.assembled(label, metrics, evaluation, notes, with_images)
 
     def written(self, metrics: Sequence[Mapping[str, Any]]) -> Evaluation | None:
-        """The evaluation that the run left, if it is one of its last round."""
+        """The evaluation that the run saved, if it belongs to its last round."""
         found = read_evaluation(self.folder.evaluation_file)
         return found if found is not None and metrics and found.round == metrics[-1]["round"] else None
 
@@ -141,22 +146,22 @@ class Source:
         )
 
     def summary(self) -> dict[str, Any] | None:
-        """Of a finished run; None before."""
+        """The summary of a finished run. None before."""
         return self.folder.summary()
 
     def engine(self) -> LocalEngine:
-        """The run's engine with its data; an error where the data is gone."""
+        """The run's engine with its data. Raises an error if the data is gone."""
         if self._engine is None:
             config = load_config(self.folder.config_file)
             device = pick_device("auto")
-            # Only tested, never trained: nothing to capture.
+            # Only tested, never trained, so nothing is captured.
             self._engine = build_engine(
                 config.model_copy(update={"graphs": False}), self.federation(config), device
             )
         return self._engine
 
     def federation(self, config: Config | None = None) -> Federation:
-        """The run's data, as they are before a frozen backbone; an error where they are gone."""
+        """The run's data before a frozen backbone. Raises an error if they are gone."""
         if self._federation is None:
             self._federation, _ = build_federation(config or load_config(self.folder.config_file))
         return self._federation
@@ -167,7 +172,9 @@ class Source:
         try:
             state = self.folder.load()
             if state is None:
-                notes.append("No checkpoint is left: M-hat and everything about single classes is missing.")
+                notes.append(
+                    "No checkpoint is left, so M-hat and everything about single classes is missing."
+                )
                 return None
             return evaluate(self.engine(), state)
         except (FedmtError, RuntimeError, KeyError) as error:
@@ -179,7 +186,7 @@ class Source:
             return self._estimates(state) if state is not None else None
 
     def _estimates(self, state: State) -> Evaluation | None:
-        """M-hat alone, as the checkpoint has it; names as far as the config tells them."""
+        """Only M-hat, from the checkpoint, with names as far as the config contains them."""
         found = {c: k["correspondence"] for c, k in state.kept.items() if "correspondence" in k}
         if not found:
             return None
@@ -198,7 +205,7 @@ class Source:
         return Evaluation(state.round, spaces, members, [], estimates)
 
     def _mistakes(self, evaluation: Evaluation, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-        """The most confident mistakes with their images, which only the data has. Test data alone."""
+        """The most confident mistakes with their images, which only the data has. Only test data is used."""
         try:
             tests = self.federation().tests
         except FedmtError as error:
@@ -209,7 +216,7 @@ class Source:
             own = [t for t in tests if t.space is not None and t.space.name == tested.space]
             every = [(test, i) for test in own for i in range(len(test))]
             if len(every) != len(tested.labels):
-                notes.append(f"No images in '{tested.space}': the test data is not what it was in the run.")
+                notes.append(f"No images in '{tested.space}': the test data has changed since the run.")
                 continue
             found[tested.space] = [
                 {

@@ -11,9 +11,10 @@ from fedmt.runs.evaluation import Evaluation
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run came from. config: the path of its config. written: the day on which its last file was.
+    """Where a run came from. config: the path of its config. written: the day on which its last file was
+    written.
 
-    digests: of the data of each center and test set, as `data.json` has them.
+    digests: those of the data of each center and test set, as in `data.json`.
     """
 
     config: str = ""

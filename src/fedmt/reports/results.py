@@ -23,8 +23,8 @@ from fedmt.runs.evaluation import Evaluation, Predicted, measured_again
 def measured_results(last: Mapping[str, Any], evaluation: Evaluation | None) -> dict[str, Any]:
     """Every metric of the last round by label space, with intervals, and by class.
 
-    The values are those that the round recorded. Of a round that recorded fewer metrics, the others and all
-    intervals are those of the evaluation, if it is one of that round.
+    The values are those that the round recorded. If the round recorded fewer metrics, the others and all
+    intervals come from the evaluation, if it belongs to that round.
     """
     known: Mapping[str, Any] = {}
     if evaluation is not None:
@@ -38,8 +38,8 @@ def measured_results(last: Mapping[str, Any], evaluation: Evaluation | None) -> 
         for name, spaces in known.get(kind, {}).items() if current else ():
             for space, result in spaces.items():
                 shown = found[kind].setdefault(name, {}).setdefault(space, shortened(result))
-                # An evaluation by an earlier version knows only the mean of the answers. Where there are
-                # several, its interval may be that of another value.
+                # An evaluation by an earlier version contains only the mean of the answers. If there are
+                # several, its interval may belong to another value.
                 if "low" in result and (own or result["low"] <= shown["value"] <= result["high"]):
                     shown |= {k: short(result[k]) for k in ("low", "high")} | {"n": samples.get(space)}
     found["by_class"] = {
@@ -50,7 +50,7 @@ def measured_results(last: Mapping[str, Any], evaluation: Evaluation | None) -> 
 
 
 CHOOSING = (HEADLINE, EVEN_HANDED)
-"""Metrics of the class that is chosen, and so of the prior."""
+"""Metrics of the predicted class, which therefore depend on the prior."""
 
 PLACES = {
     "uniform": "equally frequent",
@@ -59,14 +59,15 @@ PLACES = {
 }
 
 ALIKE = 0.02
-"""Total variation distance below which two priors are not shown as two."""
+"""Total variation distance below which two priors are shown as one."""
 
 
 def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
     """What the model would reach in the wanted space with answers for other class frequencies than its own.
 
-    From the probabilities that the run left: no data is needed. None where no other frequencies are known.
-    own: the words for those that all other results are for. others: the words and the metrics.
+    Computed from the probabilities that the run saved, so no data is needed. None if no other frequencies are
+    known.
+    own: the words for the frequencies that all other results assume. others: the words and the metrics.
     """
     tests = [t for t in evaluation.tests if t.space == evaluation.wanted] if evaluation is not None else []
     if evaluation is None or not tests or "own" not in evaluation.priors:
@@ -95,7 +96,7 @@ ENDS = ("value", "low", "high")
 def predictions(test: Predicted, classes: int, temperature: float | None = None) -> dict[str, Any]:
     """The predictions in one label space, as the diagrams need them; `by_class` has the metrics.
 
-    temperature: that was fitted; the calibration is then shown with it, too.
+    temperature: the fitted one. The calibration is then also shown with it.
     """
     counts = confusion(test.labels, test.predicted, classes)
     labels = torch.from_numpy(test.labels.astype(np.int64))
@@ -146,7 +147,7 @@ def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
 
 
 def short(value: float | None) -> float | None:
-    """Five digits are more than a screen shows; what is not a number becomes a gap."""
+    """Five digits, which is more than a screen shows. Anything that is not a number becomes a gap."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.5g}")

@@ -1,7 +1,7 @@
 """Numbers as the page writes them: shares with one digit in percent, halves upward, as its scripts do.
 
-The scripts see five significant digits, so these functions round to five first: a sentence and a table
-must not differ in the last digit.
+The scripts receive five significant digits, so these functions round to five digits first. A sentence and a
+table must not differ in the last digit.
 """
 
 from __future__ import annotations

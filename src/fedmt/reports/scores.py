@@ -31,7 +31,7 @@ class Bin(NamedTuple):
 
 
 def reliability(confidence: Numbers, right: Numbers, bins: int = BINS) -> list[Bin | None]:
-    """Bins of equal width over confidence, as in the expected calibration error; None where one is empty."""
+    """Bins of equal width over confidence, as in the expected calibration error. None if a bin is empty."""
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     found: list[Bin | None] = []
     for number in range(bins):

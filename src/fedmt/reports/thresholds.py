@@ -10,19 +10,20 @@ import numpy as np
 from fedmt.reports.scores import Numbers
 
 POINTS, FEWER = 100, 50
-"""Of each curve; the second where there are many classes, so that the page stays small."""
+"""Number of points of each curve. The second applies if there are many classes, so that the page
+stays small."""
 
 MANY = 30
-"""Classes from which on curves have fewer points."""
+"""Number of classes from which on curves have fewer points."""
 
 
 def operating_points(scores: Numbers, positive: Numbers, points: int) -> Numbers:
     """[points, 3]: threshold, sensitivity and 1 - specificity, from the strictest threshold to the laxest.
 
     scores: [N], the probabilities of the class. positive: [N], whether the sample is of the class. A sample
-    is taken for the class if its score is at least the threshold. The first point takes none. Where there are
-    more thresholds than points, those are kept that divide both curves into similar pieces; where there are
-    fewer, the last one is repeated.
+    is predicted as the class if its score is at least the threshold. At the first point, there are none. If
+    there are more thresholds than points, those that divide both curves into similar pieces are kept. If
+    there are fewer, the last one is repeated.
 
     >>> operating_points(np.array([0.9, 0.6, 0.2]), np.array([True, False, True]), 4).round(2).tolist()
     [[1.0, 0.0, 0.0], [0.9, 0.5, 0.0], [0.6, 0.5, 1.0], [0.2, 1.0, 1.0]]
@@ -46,7 +47,8 @@ def operating_points(scores: Numbers, positive: Numbers, points: int) -> Numbers
 
 
 def curves(labels: Numbers, probabilities: Numbers, classes: int) -> dict[str, Any]:
-    """points: how many each class has. values: [classes, points, 3] as uint16, 65,535 for 1, in base 64."""
+    """points: the number of points of each class. values: [classes, points, 3] as uint16, with 65,535 for 1,
+    in base 64."""
     points = POINTS if classes <= MANY else FEWER
     scores = probabilities.astype(np.float64)
     found = np.stack([operating_points(scores[:, k], labels == k, points) for k in range(classes)])

@@ -1,4 +1,4 @@
-"""`fedmt watch`: the report of a run, live. A small server that only this machine reaches."""
+"""`fedmt watch`: the live report of a run, from a small server that only this machine can reach."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from fedmt.reports.report import Source, distinct
 from fedmt.runs.evaluation import Evaluation
 
 HOST = "127.0.0.1"
-"""Never another: the page is for who sits at this machine."""
+"""The only address to listen on, because the page is for the user of this machine."""
 
 EVERY = 1.0
-"""Seconds between two looks at the folder."""
+"""Seconds between two checks of the folder."""
 
 SHARE = 10
-"""Predicting the test data may take one part in so many of the watcher's time: the run needs the rest."""
+"""Predicting the test data may take at most this fraction (one part in N) of the watcher's time, because the
+run needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Snapshot:
 
 
 class Follower:
-    """The newest content of a run's page; `look` reads the folder again where it has changed."""
+    """The newest content of a run's page. `look` reads the folder again if it has changed."""
 
     def __init__(self, path: Path) -> None:
         self.source = Source(path)
@@ -64,7 +65,7 @@ class Follower:
         self.look(compute=False)
 
     def look(self, compute: bool = True) -> None:
-        """Reads what is new. compute: predict the test data anew too, if its turn has come."""
+        """Reads what is new. compute: also predict the test data again, if it is due."""
         seen = self._stamp()
         metrics = self.source.folder.metrics() if seen != self._seen else None
         [shown] = self.snapshot.data.get("runs", [{"round": -1}])
@@ -82,14 +83,14 @@ class Follower:
             self._notes = []
             self.evaluation = self.source.computed(self._notes) or self.evaluation
             now = time.monotonic()
-            # Where the data cannot be read, trying again every second would help nobody.
+            # If the data cannot be read, trying again every second would not help.
             self._due = now + (60 if self._notes else SHARE * (now - begin))
         run = self.source.assembled(self.label, metrics, self.evaluation, list(self._notes))
         self.snapshot = Snapshot.of(content(self.label, "", [run]))
         self._seen = seen
 
     def follow(self, stop: threading.Event) -> None:
-        """Looks again and again. A file that is just being replaced is looked at the next time."""
+        """Checks again and again. A file that is being replaced is read the next time."""
         while not stop.wait(EVERY):
             try:
                 self.look()
@@ -123,7 +124,8 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request. GET alone; a name other than this machine's own is refused (DNS rebinding)."""
+    """Handles one request. Only GET is accepted, and a host name other than this machine's own is rejected
+    (DNS rebinding)."""
 
     server: Server
 
@@ -132,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._answer(403, "text/plain", b"Only for this machine.\n")
             return
-        snapshot = self.server.follower.snapshot  # read once: a look may replace it at any moment
+        snapshot = self.server.follower.snapshot  # read once, because a check may replace it at any moment
         if self.path == "/":
             page = render(snapshot.data, live="data.json")
             self._answer(200, "text/html; charset=utf-8", page.encode())
@@ -157,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: the terminal is the user's."""
+        """Logs nothing, because the terminal belongs to the user."""
 
 
 def watch(path: Path, port: int, console: Console) -> None:
@@ -167,18 +169,20 @@ def watch(path: Path, port: int, console: Console) -> None:
         server = Server(follower, port)
     except OSError as error:
         raise FedmtError(
-            f"--port {port}: cannot listen there ({error.strerror}); choose another, or 0 for a free one."
+            f"--port {port}: cannot listen on this port ({error.strerror}). Choose another port, or 0 for a "
+            "free one."
         ) from None
     stop = threading.Event()
-    # In this thread's context, which says what a run folder may make us import.
+    # In this thread's context, which determines what a run folder may import.
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(follower.follow, stop), daemon=True)
     with server:
-        # Said, since a process that a script starts in the background inherits to ignore Ctrl-C; and before
-        # the line that promises it.
+        # Set explicitly, because a process started in the background by a script inherits the setting to
+        # ignore Ctrl-C; and before the line that promises it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            # First: a Ctrl-C while it starts would leave a thread that nobody waits for, and that aborts.
+            # This comes first: a Ctrl-C during its start would leave a thread that nobody waits for, and that
+            # aborts.
             thread.start()
             console.print(
                 f"Watching {path}: {server.address}\nCtrl-C ends it; the run continues.", soft_wrap=True
@@ -192,6 +196,6 @@ def watch(path: Path, port: int, console: Console) -> None:
             if thread.ident is not None:  # Ctrl-C may come before it starts
                 thread.join(timeout=1)
     if thread.is_alive():
-        # It is computing metrics. Python would end by tearing torch down under it, which aborts the process.
+        # It is computing metrics. Python would end by tearing down torch under it, which aborts the process.
         sys.stdout.flush()
         os._exit(0)

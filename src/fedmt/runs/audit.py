@@ -1,9 +1,9 @@
 """The audit log: who connected, what was asked, sent and refused. Append-only, without data.
 
 One JSON object per line. Every entry has its number, the hash of the entry before it (`before`) and its own
-(`hash`, SHA-256 of the rest of the entry). So an entry that was changed, removed or moved is found, and
-named, by `verify`. Two things a chain cannot show: that its end was cut off, and that someone wrote all of
-it anew. Against both, keep the last hash elsewhere (`fedmt audit FILE --expect HASH`).
+(`hash`, SHA-256 of the rest of the entry). `verify` therefore finds and names an entry that was changed,
+removed or moved. A chain cannot show two things: that its end was cut off, and that someone rewrote all of
+it. To detect both, keep the last hash elsewhere (`fedmt audit FILE --expect HASH`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 FIRST = "0" * 64
-"""What stands for the hash of the entry before the first."""
+"""What the first entry has instead of the hash of the entry before it."""
 
 Entry = dict[str, Any]
 
@@ -46,7 +46,7 @@ class Audit:
             with self.path.open("a+b") as file, _locked(file):
                 last, torn = _last(file)
                 if torn:
-                    # A process was killed while it wrote. What it left is no entry.
+                    # A process was killed while it was writing. What it left is not an entry.
                     file.truncate(file.seek(0, os.SEEK_END) - torn)
                     last = _append(file, last, {"event": "cut short", "bytes": torn})
                 _append(file, last, {"event": event, **about})
@@ -67,7 +67,7 @@ def _append(file: IO[bytes], last: Entry | None, about: Mapping[str, Any]) -> En
 
 
 def hash_of(entry: Mapping[str, Any]) -> str:
-    """Of an entry without its own hash."""
+    """The hash of an entry without its own hash."""
     rest = {key: value for key, value in entry.items() if key != "hash"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -91,15 +91,15 @@ def _last(file: IO[bytes]) -> tuple[Entry | None, int]:
             raise ValueError
     except (ValueError, KeyError):
         raise FedmtError(
-            f"{file.name}: its last line is no entry of an audit log. Keep the file as evidence under "
-            "another name; a new one begins by itself."
+            f"{file.name}: its last line is not an entry of an audit log. Keep the file as evidence under "
+            "another name. A new one is started automatically."
         ) from None
     return entry, len(rest)
 
 
 @contextmanager
 def _locked(file: IO[bytes]) -> Iterator[None]:
-    """One writer at a time; the system releases the lock when the file is closed."""
+    """One writer at a time. The system releases the lock when the file is closed."""
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_EX)
     yield
@@ -109,7 +109,8 @@ def _locked(file: IO[bytes]) -> Iterator[None]:
 
 
 def verify(path: Path) -> tuple[list[Entry], list[str]]:
-    """The entries that can be read, and every break of the chain, with its line. No break: it is intact."""
+    """The entries that can be read, and every break of the chain, with its line. Without breaks, it is
+    intact."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -121,8 +122,8 @@ def verify(path: Path) -> tuple[list[Entry], list[str]]:
     for place, line in enumerate(lines, 1):
         entry = _parsed(line)
         if entry is None:
-            problems.append(f"line {place}: no entry of an audit log; it was changed.")
-            before, number = "", number + 1  # the next line says what it should have been
+            problems.append(f"line {place}: this is not an entry of an audit log, so it was changed.")
+            before, number = "", number + 1  # the next line tells what it should have been
             continue
         entries.append(entry)
         if entry["hash"] != hash_of(entry):
@@ -132,8 +133,7 @@ def verify(path: Path) -> tuple[list[Entry], list[str]]:
         before, number = str(entry["hash"]), int(entry["number"])
     if unfinished:
         problems.append(
-            f"line {len(lines) + 1}: not finished, as after a kill; the next entry that is written replaces "
-            "it."
+            f"line {len(lines) + 1}: this line is not finished, as after a kill. The next entry replaces it."
         )
     return entries, problems
 
@@ -155,11 +155,11 @@ def _break(number: int, last: int) -> str:
     if number > last + 1:
         gone = f"entry {last + 1} is" if number == last + 2 else f"entries {last + 1} to {number - 1} are"
         return f"entry {number} follows entry {last}: {gone} missing here, removed or moved."
-    return f"entry {number} stands after entry {last}: the lines were reordered, or copied."
+    return f"entry {number} comes after entry {last}: the lines were reordered, or copied."
 
 
 def words(entry: Mapping[str, Any]) -> str:
-    """What an entry says next to its event, for one cell of a table."""
+    """What an entry contains besides its event, for one cell of a table."""
     frame = ("number", "time", "event", "before", "hash", "center")
     return "; ".join(f"{key} {_short(value)}" for key, value in entry.items() if key not in frame)
 

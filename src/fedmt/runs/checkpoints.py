@@ -15,7 +15,8 @@ from fedmt.core.tensor_files import to_bytes
 from fedmt.engines.state import State
 
 FORMAT = "fedmt-2"
-"""Of the checkpoints. 2: what strategies and methods remember lies under `server/` and `kept/`."""
+"""Format of the checkpoints. In format 2, the memory of strategies and methods is under `server/` and
+`kept/`."""
 
 
 def load_checkpoint(path: Path) -> State:
@@ -28,8 +29,8 @@ def load_checkpoint(path: Path) -> State:
         raise FedmtError(f"{path}: the checkpoint is damaged ({error}).") from None
     if metadata.get("format", FORMAT) != FORMAT:
         raise FedmtError(
-            f"{path}: written by another version of fedmt (format {metadata['format']}, here {FORMAT}); go "
-            "on with that version, or begin anew in another --out."
+            f"{path}: it was written by another version of fedmt (format {metadata['format']}, but this "
+            f"version has {FORMAT}). Continue with that version, or start a new run in another --out."
         )
     if "format" not in metadata or metadata.get("digest") != digest_of(tensors):
         raise FedmtError(f"{path}: the checkpoint is damaged (its contents do not match their digest).")
@@ -49,7 +50,7 @@ def load_checkpoint(path: Path) -> State:
 
 
 def dump_state(state: State, more: Mapping[str, str] | None = None) -> bytes:
-    """A state as `load_checkpoint` reads it; `more` goes into the file's metadata."""
+    """A state in the form that `load_checkpoint` reads. `more` is added to the file's metadata."""
     tensors = _flatten(state)
     metadata = {"round": str(state.round), "digest": digest_of(tensors), "format": FORMAT}
     return to_bytes(tensors, {**(more or {}), **metadata})

@@ -1,6 +1,6 @@
 """Runs compared on their test predictions: the paired difference in every metric, and a verdict in words.
 
-Runs can be compared where they were tested on the same samples: the label spaces and the test labels must be
+Runs can be compared if they were tested on the same samples: the label spaces and the test labels must be
 identical. A label space that only one of them answers in is left out.
 """
 
@@ -22,7 +22,7 @@ from fedmt.runs.evaluation import Evaluation, Predicted
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides, each one run or several seeds of it. first, second: what they are called.
+    """Two sides, each with one run or several seeds of it. first, second: what they are called.
 
     wanted: the wanted label space. samples: the number of test samples by label space. differences: by label
     space and metric, the first side minus the second. noun: what one of the test samples is called.
@@ -79,7 +79,7 @@ def compare(
     """first, second: the evaluations by the run's name; several are seeds of one method, which are averaged.
 
     names: what the sides are called; by default their runs. noun: what one of the test samples is called.
-    metrics: by default all; a verdict needs balanced accuracy. wanted_only: in the wanted space alone.
+    metrics: by default all; a verdict needs balanced accuracy. wanted_only: only in the wanted space.
     """
     first_name, second_name = names or (" and ".join(first), " and ".join(second))
     everyone = [*first.items(), *second.items()]
@@ -98,7 +98,7 @@ def compare(
 
 
 def _refuse_others(everyone: Sequence[tuple[str, Evaluation]]) -> None:
-    """An error that says in what two runs differ, if they were not tested on the same samples."""
+    """Raises an error that says how two runs differ, if they were not tested on the same samples."""
     name, one = everyone[0]
     problems = []
     for other_name, other in everyone[1:]:
@@ -107,7 +107,7 @@ def _refuse_others(everyone: Sequence[tuple[str, Evaluation]]) -> None:
             problems.append(f"{name} and {other_name} differ in {'; in '.join(found)}.")
     if problems:
         raise FedmtError(
-            "These runs cannot be compared, since they were not tested on the same samples. "
+            "These runs cannot be compared, because they were not tested on the same samples. "
             + " ".join(problems)
             + " Compare runs of the same federation, with the same [[tests]] and the same wanted space."
         )
@@ -120,7 +120,7 @@ def _refuse_others(everyone: Sequence[tuple[str, Evaluation]]) -> None:
 
 
 def _differing(one: Evaluation, other: Evaluation) -> list[str]:
-    """In what two evaluations differ that must be the same, each as a part of a sentence."""
+    """How two evaluations differ in what must be the same, each as a part of a sentence."""
     if one.wanted != other.wanted:
         return [f"the wanted label space ('{one.wanted}' and '{other.wanted}')"]
     found = []

@@ -1,4 +1,5 @@
-"""What a run's last model says of the test data, and who took part: the part of a report that needs data.
+"""The predictions of a run's last model on the test data, and who took part: the part of a report that needs
+data.
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
 not. It holds no samples, only test labels, the site of each test sample where the data names it,
@@ -64,7 +65,7 @@ class Evaluation:
     measured: see `measured`; None in files of earlier versions.
     priors: shares of the wanted classes: those that the answers are for ('own'), those of the 'reference'
         center, and those of the 'centers', where their estimates are known. Empty in earlier files.
-    center_priors: the shares that each center estimated for itself, where it keeps them.
+    center_priors: the shares that each center estimated for itself, if it keeps them.
     """
 
     round: int
@@ -115,7 +116,7 @@ class Evaluation:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """None where there is no such file, or it cannot be read: a report is then made without it."""
+    """None if the file does not exist or cannot be read. A report is then made without it."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts: dict[str, Any] = json.loads(file["facts"].tobytes())
@@ -220,7 +221,7 @@ def measured(tested: Sequence[Tested]) -> dict[str, Any]:
 
 
 def by_place(part: Pooled) -> list[dict[str, Any]]:
-    """The results of each test set, where a label space has several, and of each site that the data names.
+    """The results of each test set, if a label space has several, and of each site that the data names.
 
     Each is `{"kind": "test set" or "site", "name", "space", "samples", "metrics": {metric: {"value", "low",
     "high"}}}`.

@@ -1,4 +1,4 @@
-"""Files that are read as text or not at all, and written whole or not at all."""
+"""Reads and writes files: text or an error when reading, the whole file or nothing when writing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedmt.core.errors import FedmtError
 
 
 def read_utf8(path: Path) -> str:
-    """The text of a file of the run; what is not text is an error that names it."""
+    """The text of a file of the run. An error names a file that is not text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise FedmtError(
-            f"{path}: not text in UTF-8, so it is not what the run wrote; bring the file back, or choose "
+            f"{path}: this is not UTF-8 text, so it is not what the run wrote. Restore the file, or choose "
             "another --out."
         ) from None
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file whole: a reader, or a kill, sees the old or the new one, never a part."""
+    """Replaces a whole file. A reader, or a kill, sees the old or the new file, never a part of it."""
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         try:
@@ -45,17 +45,17 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise FedmtError(
-                f"{path}: the disk is full. Nothing that was finished is lost: free some space and try "
-                "again, a run with --resume."
+                f"{path}: the disk is full. Nothing that was finished is lost. Free some space and try "
+                "again. Continue a run with --resume."
             ) from None
         if error.errno == errno.EISDIR:
-            raise FedmtError(f"{path} is a folder; name a file in it.") from None
+            raise FedmtError(f"{path} is a folder. Name a file in it.") from None
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             taken = next((p for p in (path, *path.parents) if p.is_file()), path)
             raise FedmtError(
-                f"{path}: cannot write, since {taken} is a file; choose another place."
+                f"{path}: it cannot be written, because {taken} is a file. Choose another place."
             ) from None
-        raise FedmtError(f"{path}: cannot write ({error.strerror or error}).") from None
+        raise FedmtError(f"{path}: it cannot be written ({error.strerror or error}).") from None
 
 
 def flush(file: IO[Any]) -> None:

@@ -3,8 +3,8 @@
     config.toml        the resolved config
     model.json         what is needed to use the weights: label spaces, the input, centers
     metrics.jsonl      one line per round
-    checkpoints/       round-000012.safetensors, the last two, or as many as `keep_checkpoints` says
-    frozen.safetensors the weights of a frozen backbone, once; the checkpoints have the head alone
+    checkpoints/       round-000012.safetensors, the last two, or as many as `keep_checkpoints` sets
+    frozen.safetensors the weights of a frozen backbone, once; the checkpoints have only the head
     data.json          digests of the data it began with
     summary.json       written when the run is finished
     evaluation.npz     written with it: predictions on the test data, for reports (`evaluation`)
@@ -40,7 +40,7 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 KEEP = 2
-"""Checkpoints kept at least: the last, and the one before in case the last is damaged."""
+"""Smallest number of checkpoints to keep: the last, and the one before in case the last is damaged."""
 
 
 class RunFolder:
@@ -68,28 +68,28 @@ class RunFolder:
         return folder
 
     def refuse_if_taken(self) -> None:
-        """An error if there is anything at the folder's place already."""
+        """Raises an error if anything exists at the folder's path."""
         if self.config_file.exists():
             raise FedmtError(
-                f"{self.path} already holds a run. Continue it with --resume, or choose another folder "
-                "by --out."
+                f"{self.path} already holds a run. Continue it with --resume, or choose another folder with "
+                "--out."
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             what = "is not empty" if self.path.is_dir() else "is a file"
-            raise FedmtError(f"{self.path} {what}; choose another folder by --out.")
+            raise FedmtError(f"{self.path} {what}; choose another folder with --out.")
 
     @classmethod
     def resume(cls, path: str | Path, config: str) -> RunFolder:
-        """The run in `path`, if it has the same config. If there is no folder, or the run was killed before
-        its config was written, it begins anew."""
+        """The run in `path`, if it has the same config. If there is no folder, or if the run was killed
+        before its config was written, it starts from the beginning."""
         folder = cls(Path(path))
         if folder.path.exists() and not folder.path.is_dir():
-            raise FedmtError(f"{folder.path} is a file; choose another folder by --out.")
+            raise FedmtError(f"{folder.path} is a file. Choose another folder with --out.")
         if not folder.config_file.exists():
             strangers = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
             if [name for name in strangers if name != "lock" and not name.endswith(".tmp")]:
                 raise FedmtError(
-                    f"{folder.path} holds files but no run (no config.toml); choose another --out."
+                    f"{folder.path} holds files but no run (no config.toml). Choose another --out."
                 )
             folder._begin(config)
             return folder
@@ -113,7 +113,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While inside, no other process may run here: two would write over each other.
+        """Within this context, no other process may run here, because two would overwrite each other.
 
         The system releases the lock when the process ends, however it ends.
         """
@@ -130,7 +130,8 @@ class RunFolder:
             yield
 
     def keep_data(self, contents: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Refuses to resume with other data than the run began with, which would mix both in one model."""
+        """Rejects resuming with data other than those the run began with, which would mix both in one
+        model."""
         digests = {name: digest_of(tensors) for name, tensors in contents.items()}
         try:
             before = json.loads(self.data_file.read_text(encoding="utf-8"))
@@ -138,13 +139,14 @@ class RunFolder:
             before = None  # not there, or cut short by a kill
         if before is not None and not isinstance(before, dict):
             raise FedmtError(
-                f"{self.data_file}: not a table of digests, so it cannot be told whether the data are those "
-                "that the run began with. Bring the file back, or delete it to go on without this check."
+                f"{self.data_file}: this is not a table of digests, so it is unknown whether the data have "
+                "changed since the run began. Restore the file, or delete it to continue without this "
+                "check."
             )
         if before is None:
             write_atomically(self.data_file, (json.dumps(digests, indent=1) + "\n").encode())
             return
-        # Earlier versions took a blank image for the data of a center elsewhere.
+        # Earlier versions recorded a blank image as the data of a center on another machine.
         elsewhere = {name for name in digests if name.startswith("elsewhere/") and name not in before}
         elsewhere |= {name.removeprefix("elsewhere/") for name in elsewhere}
         names = [name for name in {**before, **digests} if name not in elsewhere]
@@ -152,7 +154,7 @@ class RunFolder:
         if changed:
             raise FedmtError(
                 f"{self.path}: this run began with other data (samples, labels or a correspondence) of "
-                f"{listed(changed, 5)}. Bring them back to continue, or begin anew in another --out."
+                f"{listed(changed, 5)}. Restore them to continue, or start a new run in another --out."
             )
 
     # -- metrics and summary ----------------------------------------------------------------------
@@ -164,7 +166,8 @@ class RunFolder:
             flush(file)
 
     def enter_metrics(self) -> str:
-        """Enters the metrics of the user's own that the config names; what is wrong if one is not found."""
+        """Registers the user's own metrics that the config names. Returns what is wrong if one is not
+        found."""
         try:
             settings = tomllib.loads(self.config_file.read_text(encoding="utf-8"))
             enter(settings.get("metrics", ()), f"{self.config_file}: metrics")
@@ -175,7 +178,7 @@ class RunFolder:
         return ""
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The recorded rounds; a last line that a kill cut short is skipped."""
+        """The recorded rounds. A last line that was cut short by a kill is skipped."""
         if not self.metrics_file.exists():
             return []
         records = []
@@ -194,7 +197,7 @@ class RunFolder:
         return records
 
     def rewind(self, round: int) -> None:
-        """Forgets the metrics of rounds after `round`: they will be computed again."""
+        """Deletes the metrics of rounds after `round`, which will be computed again."""
         kept = [r for r in self.metrics() if r["round"] <= round]
         if self.metrics_file.exists():
             text = "".join(json.dumps(r, allow_nan=False) + "\n" for r in kept)
@@ -204,7 +207,7 @@ class RunFolder:
         write_atomically(self.summary_file, (json.dumps(summary, indent=2) + "\n").encode())
 
     def summary(self) -> dict[str, Any] | None:
-        """What a finished run left; None where there is none, or it cannot be read."""
+        """The summary of a finished run. None if there is none, or if it cannot be read."""
         try:
             found = json.loads(self.summary_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -215,12 +218,12 @@ class RunFolder:
         write_atomically(self.model_file, (json.dumps(description, indent=1) + "\n").encode())
 
     def keep_frozen(self, weights: Mapping[str, Tensor]) -> None:
-        """Writes the weights of the frozen backbone, which `model.json` has the digest of."""
+        """Writes the weights of the frozen backbone. Their digest is in `model.json`."""
         plain = {k: v.cpu().contiguous() for k, v in sorted(weights.items())}
         write_atomically(self.frozen_file, safetensors.torch.save(plain))
 
     def frozen(self) -> dict[str, Tensor]:
-        """What `keep_frozen` wrote."""
+        """Reads what `keep_frozen` wrote."""
         try:
             return safetensors.torch.load_file(self.frozen_file)
         except (OSError, SafetensorError, ValueError) as error:
@@ -253,9 +256,9 @@ class RunFolder:
                     load_checkpoint(before)
                     offer = f"The one before, {before.name}, is intact: delete the damaged file to continue."
                 else:
-                    offer = "There is no other; choose another --out to begin anew."
+                    offer = "There is no other. Choose another --out to start a new run."
             except FedmtError:
-                offer = f"So is the one before, {before}; choose another --out to begin anew."
+                offer = f"So is the one before, {before}. Choose another --out to start a new run."
             raise FedmtError(f"{error} {offer}") from None
 
     def _checkpoint(self, round: int) -> Path:
@@ -266,15 +269,15 @@ class RunFolder:
 
 
 def refuse_own_files(run: Path, target: Path) -> None:
-    """A result must not be written over what the run, or the file, that it comes from consists of."""
+    """Checks that a result does not overwrite a part of the run, or of the file, that it comes from."""
     folder, place = RunFolder(run.resolve()), target.resolve()
     files = {value for value in vars(folder).values() if isinstance(value, Path)}
     if place in files or folder.checkpoints in place.parents:
-        raise FedmtError(f"{target} belongs to what is read, {run}; give another file.")
+        raise FedmtError(f"{target} is a part of {run}, which is being read. Give another file.")
 
 
 def existing_run(path: Path) -> RunFolder:
-    """The run in a folder that was given to be read; if there is none, the error names those nearby."""
+    """The run in a folder that should be read. If there is none, the error names runs nearby."""
     folder = RunFolder(path)
     if folder.config_file.is_file():
         return folder
@@ -293,7 +296,7 @@ def existing_run(path: Path) -> RunFolder:
 
 
 def _differences(before: str, after: str, path: Path) -> dict[str, tuple[Any, Any]]:
-    """Of the keys of two TOML configs that differ, both values; `path` is the first one's."""
+    """The keys in which two TOML configs differ, with both values. `path` is the file of the first."""
     try:
         old, new = _paths(tomllib.loads(before)), _paths(tomllib.loads(after))
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,5 @@
-"""Records of rounds, and summaries, as earlier versions wrote them: the one place that knows the old form."""
+"""Reads records of rounds and summaries from earlier versions. This is the only place that knows the old
+format."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ OLD_MARK = " (mean M)"
 
 
 class NotARecord(ValueError):
-    """JSON of something else."""
+    """This JSON is something else."""
 
 
 def read_record(line: str) -> dict[str, Any]:
@@ -23,8 +24,8 @@ def read_record(line: str) -> dict[str, Any]:
 def modern(written: dict[str, Any]) -> dict[str, Any]:
     """A round's record or a summary in today's form.
 
-    Earlier versions had no metric but the accuracy, and kept the one through the mean matrix next to the
-    others, as if it were that of a label space called `coarse (mean M)`.
+    Earlier versions had no metric except the accuracy, and stored the accuracy through the mean matrix as if
+    it belonged to a label space called `coarse (mean M)`.
 
     >>> modern({"round": 3, "accuracy": {"coarse": 0.5, "coarse (mean M)": 0.6}})
     {'round': 3, 'accuracy': {'coarse': 0.5}, 'mean_matrix': {'accuracy': {'coarse': 0.6}}}

@@ -1,6 +1,6 @@
 """The paper's bounds on the generalization error.
 
-n samples (x, y) are labelled in the wanted space (K classes), m samples (x, y~) in a center's (J classes).
+n samples (x, y) are labeled in the wanted space (K classes), m samples (x, y~) in a center's (J classes).
 f(x) = P(y | x), f~(x) = P(y~ | x), M[j, k] = P(y~ = j | y = k), S[k, j] = P(y = k | y~ = j), and g is a
 classifier. The empirical loss compares g with f and with S f~, not with labels, so the bounds explain; they
 cannot be computed from data alone. They hold under three conditions (docs/development/theory.md):
@@ -8,7 +8,7 @@ cannot be computed from data alone. They hold under three conditions (docs/devel
 * f = S f~ (for the bounds in the wanted space) and f~ = M f (for the one in the center's);
 * both sets have the same distribution of x;
 * g does not depend on the x that the empirical loss is taken over. The paper says "any classifier based on
-  the combined dataset"; for one that memorises its samples the statement is false.
+  the combined dataset"; for one that memorizes its samples, the statement is false.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Proof = Literal["pooled", "union", "printed"]
 def deviation(
     n: int, m: int, classes: int, *, form: Form = "printed", diameter: float | None = None
 ) -> float:
-    """How far the expected error may lie above the empirical loss. With B = `diameter` and L(n) = n log n:
+    """How far the expected error may exceed the empirical loss. With B = `diameter` and L(n) = n log n:
 
         "printed"  B sqrt(L(n) + L(m)) / (2 (n + m))                  the theorem, 4 (m + n)^2 under the root
         "proof"    B (sqrt(L(n)) + sqrt(L(m))) / (2 (n + m))          the weighted sum of T1 and T2
         "relaxed"  B sqrt(L(n) + L(m)) / (sqrt(2) (n + m))            the proof's last line, 2 (m + n)^2
 
     printed <= proof <= relaxed. The paper's proof adds T1 and T2, and a sum of roots is not below the root of
-    the sum, so it gives the second and (by Cauchy-Schwarz) the third, not the first. The first is
-    right all the same: Hoeffding's inequality for the pooled n + m samples gives it (`confidence`).
+    the sum, so it gives the second and (by Cauchy-Schwarz) the third, not the first. The first is right
+    nevertheless: Hoeffding's inequality for the pooled n + m samples gives it (`confidence`).
 
     diameter: what ||g - f||_2 cannot exceed. sqrt(K), as printed, unless given; between two distributions it
     cannot exceed sqrt(2), so the printed term is sqrt(K / 2) times wider than it need be.
@@ -59,7 +59,7 @@ def deviation(
 
 
 def confidence(n: int, m: int, *, proof: Proof = "pooled", estimated: bool = False) -> float:
-    """A lower bound on the probability that a bound holds (0 where there is nothing to say).
+    """A lower bound on the probability that a bound holds (0 if nothing can be said).
 
         "pooled"   1 - exp(-(n log n + m log m) / (2 (n + m)))     all n + m samples at once, one side
         "union"    1 - 2 n^(-1/2) - 2 m^(-1/2)                     what the paper's proof gives: T1, T2
@@ -141,7 +141,8 @@ def empirical_loss(
         )
     if coarse_center.shape[-1] != inverse.shape[-1]:
         raise FedmtError(
-            f"inverse: {inverse.shape[-1]} columns, expected {coarse_center.shape[-1]} as f~ has classes."
+            f"inverse: {inverse.shape[-1]} columns, expected {coarse_center.shape[-1]}, the number of "
+            "classes of f~."
         )
     target = project(coarse_center.double(), inverse.double())
     if g_center.shape != target.shape:

@@ -74,8 +74,8 @@ class World:
 def example_world() -> World:
     """K = 6, J = 5, six features; f = S f~ and f~ = M f both hold exactly.
 
-    Together they give f = S M f, so f(x) is a mixture of P(y | block) over the blocks into which M
-    falls apart, here classes {0, 1}, {2, 3}, {4, 5}: x tells of y nothing but its block.
+    Together they give f = S M f, so f(x) is a mixture of P(y | block) over the blocks into which M falls
+    apart, here classes {0, 1}, {2, 3}, {4, 5}: x reveals nothing about y except its block.
     """
     block = _table(
         [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.5, 0.4, 0.1], [0.1, 0.5, 0.4], [0.4, 0.1, 0.5]]
@@ -89,7 +89,8 @@ def example_world() -> World:
 
 @dataclass(frozen=True)
 class Row:
-    """One draw: errors E ||g - f||_2 (exact), empirical losses and bounds, with S known and with S-hat.
+    """The results of one draw: errors E ||g - f||_2 (exact), empirical losses and bounds, with S known and
+    with S-hat.
 
     constant: the C of `bound_estimated`. bound_simplex: `bound_known` with the diameter sqrt(2).
     inverse_error: ||S-hat - S||_2. coarse_error, coarse_bound: E ||M g - f~||_2 and sqrt(K) E ||g - f||_2,
@@ -136,7 +137,7 @@ def _row(world: World, n: int, m: int, seed: int, constant: float) -> Row:
     wanted, generator = world.matrix.shape[1], torch.Generator().manual_seed(seed)
     reference, center = _draw(world, n, generator), _draw(world, m, generator)
     fresh_s, fresh_c = _draw(world, n, generator)[0], _draw(world, m, generator)[0]
-    # A label that was never seen is never fitted through; the uniform column keeps S-hat a table.
+    # A label that was never seen is never used in the fit. The uniform column keeps S-hat a valid table.
     inverse_hat = _shares(_count_pairs(center[2], center[1], world.matrix.shape)).T
     found = []
     for inverse in (world.inverse, inverse_hat):
@@ -172,7 +173,7 @@ def plot_simulation(rows: Sequence[Row]) -> Figure:
     sizes = sorted({row.m for row in rows})
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    # Okabe and Ito's colours; the line styles tell the curves apart without them.
+    # Okabe and Ito's colors. The line styles distinguish the curves without them.
     curves = (
         (left, "bound_estimated", rf"bound, $M$ estimated ($C = {rows[0].constant:g}$)", "#CC79A7", ":"),
         (left, "bound", r"bound, $M$ known ($\sqrt{K}$, as printed)", "#D55E00", "-"),
@@ -191,7 +192,7 @@ def plot_simulation(rows: Sequence[Row]) -> Figure:
         (left, r"Wanted space: $E\,\|g - f\|_2$"),
         (right, r"Center's space: $E\,\|Mg - \tilde f\|_2$"),
     ):
-        axes.set(xscale="log", yscale="log", xlabel="m, samples labelled in the center's space", title=title)
+        axes.set(xscale="log", yscale="log", xlabel="m, samples labeled in the center's space", title=title)
         axes.legend(fontsize=8, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel(f"error; n = {', '.join(map(str, sorted({row.n for row in rows})))}")
@@ -210,13 +211,13 @@ def _draw(world: World, count: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def _count_pairs(rows: Tensor, columns: Tensor, shape: Sequence[int]) -> Tensor:
-    """How often each (row, column) stands in the two lists, float64 [rows, columns]."""
+    """How often each (row, column) pair occurs in the two lists, float64 [rows, columns]."""
     cells = torch.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1])
     return cells.view(shape[0], shape[1]).double()
 
 
 def _shares(mass: Tensor) -> Tensor:
-    """Rows of non-negative mass divided by their sums; empty ones uniform."""
+    """Rows of non-negative mass divided by their sums. Empty rows become uniform."""
     total = mass.sum(1, keepdim=True)
     return torch.where(total > 0, mass / torch.where(total > 0, total, 1.0), 1 / mass.shape[1])
 

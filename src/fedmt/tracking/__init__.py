@@ -1,9 +1,9 @@
-"""What a run tells to trackers that the user has beside fedmt: TensorBoard, MLflow (docs/guides/tracking.md).
+"""What a run reports to other trackers: TensorBoard, MLflow (docs/guides/tracking.md).
 
-The run folder's metrics.jsonl stays the truth. A tracker is given every round that the folder has when a run
-goes on, and then each new one; so it holds each round once, however often the run was killed, and one
-that is switched on late gets the rounds before. The libraries are extras, imported where a config asks for
-them and nowhere else.
+The run folder's metrics.jsonl is authoritative. When a run starts or resumes, a tracker gets every round in
+the folder, and then each new one. It therefore holds each round once, however often the run was killed, and a
+tracker that is switched on late gets the earlier rounds. The libraries are optional and are imported only if
+a config uses them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedmt.metrics.measuring import recorded
 from fedmt.tracking.spec import TrackingSpec
 
 DATA_TABLES = ("spaces", "correspondences", "reference", "centers", "tests")
-"""Of a config: they say which data there are, and are no hyperparameters."""
+"""Keys of a config that describe the data and are not hyperparameters."""
 
 MLFLOW_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -29,31 +29,31 @@ MLFLOW_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-"""Of the environment, where the user set nothing else. By itself MLflow reports its use to its makers, and
-holds a run for minutes when its server is down."""
+"""Environment variables, unless the user has set them. By default, MLflow reports its use to its makers, and
+blocks a run for minutes if its server is down."""
 
 
 class Tracker(Protocol):
     """One tracker, open for one run."""
 
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Takes rounds; those it has already are passed over."""
+        """Takes rounds. Those it already has are skipped."""
 
     def close(self, status: str) -> None:
         """status: 'FINISHED', 'FAILED' or 'KILLED' (stopped by the user)."""
 
 
 class Tracking:
-    """The trackers of a run, none by default. Their faults end in a note, not in the end of the training."""
+    """The trackers of a run, none by default. Their errors result in a note and do not end the training."""
 
     def __init__(self, trackers: dict[str, Tracker]) -> None:
-        # For each: the rounds it has not got yet, and whether its user was told.
+        # For each: the rounds it does not have yet, and whether its user was told.
         self._trackers = trackers
         self._waiting: dict[str, list[Mapping[str, Any]]] = {name: [] for name in trackers}
         self._told: set[str] = set()
 
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Hands rounds to every tracker; one that fails gets them again with the next round."""
+        """Sends rounds to every tracker. A tracker that fails gets them again with the next round."""
         for name, tracker in self._trackers.items():
             waiting = self._waiting[name]
             waiting += records
@@ -62,7 +62,10 @@ class Tracking:
                 waiting.clear()
             except Exception as error:  # of a library, a network, a disk
                 if name not in self._told:
-                    _note(f"{name} took no round {waiting[-1]['round']} ({_short(error)}); training goes on.")
+                    _note(
+                        f"{name} did not accept round {waiting[-1]['round']} ({_short(error)}). Training "
+                        "continues."
+                    )
                     self._told.add(name)
 
     def close(self, status: str) -> None:
@@ -81,8 +84,8 @@ class Tracking:
 def tracking(spec: TrackingSpec | None, folder: Path, config: Mapping[str, Any]) -> Iterator[Tracking]:
     """Opens the trackers that a config's table [tracking] names, and tells them how the run ended.
 
-    folder: the run's. config: resolved, as nested dictionaries. A tracker that cannot be opened is an error:
-    nothing has been trained yet.
+    folder: that of the run. config: resolved, as nested dictionaries. A tracker that cannot be opened is an
+    error, because nothing has been trained yet.
     """
     trackers: dict[str, Tracker] = {}
     if spec is not None and spec.tensorboard:
@@ -108,7 +111,7 @@ def tracking(spec: TrackingSpec | None, folder: Path, config: Mapping[str, Any])
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """A round's figures of the whole federation, by a name that both trackers accept."""
+    """A round's figures of the whole federation, by names that both trackers accept."""
     found = {
         f"{name}/{plain(space)}": value
         for name, spaces in recorded(record).items()
@@ -128,7 +131,7 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
-    """The settings by dotted key, without the tables that describe data; a list as text."""
+    """The settings by dotted key, without the tables that describe data. Lists are text."""
     found: dict[str, str | float | bool] = {}
 
     def walk(value: Any, key: str) -> None:
@@ -143,7 +146,7 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
 
 
 def plain(name: str) -> str:
-    """Letters, digits, `_`, `.` and `-`: what TensorBoard and MLflow both take in a name."""
+    """Letters, digits, `_`, `.` and `-`, which both TensorBoard and MLflow accept in a name."""
     return re.sub(r"[^\w.-]+", "_", name).strip("_")
 
 
@@ -154,8 +157,8 @@ def _open(key: str, kind: type[Any], *arguments: Any) -> Any:
         raise
     except Exception as error:  # of a library, a network, a disk
         raise FedmtError(
-            f"tracking.{key}: cannot be opened ({_short(error)}). Mend it, or leave tracking.{key} out; then "
-            "continue with --resume."
+            f"tracking.{key}: the tracker cannot be opened ({_short(error)}). Fix this, or remove "
+            f"tracking.{key}. Then continue with --resume."
         ) from None
 
 

@@ -1,6 +1,6 @@
 """MLflow: one MLflow run for a run folder, on a server or in a folder of this machine.
 
-The run's id is kept in RUN/mlflow.json, so that a run that is resumed goes on under the same id.
+The run's id is kept in RUN/mlflow.json, so that a resumed run continues under the same id.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ except ImportError:  # pragma: no cover (not a POSIX system)
     fcntl = None  # type: ignore[assignment]
 
 LONGEST_VALUE = 500
-"""Of a parameter: what MLflow servers since 1.0 take."""
+"""Maximum length of a parameter, which MLflow servers accept since 1.0."""
 
 MOST_PARAMETERS = 100
-"""In one call."""
+"""Maximum number of parameters in one call."""
 
 MARK = "round"
-"""The metric whose last step says which rounds are there; a round's metrics arrive in one call."""
+"""The metric whose last step shows which rounds exist. A round's metrics arrive in one call."""
 
 
 class Mlflow:
     """where: a tracking URI, or a folder of this machine, which then holds a database mlflow.db."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], where: str, experiment: str) -> None:
-        for name in ("mlflow", "alembic"):  # they tell of every step in making a database
+        for name in ("mlflow", "alembic"):  # they log every step of creating a database
             logging.getLogger(name).setLevel(logging.WARNING)
         artifacts = None
         if is_uri(where):
@@ -91,7 +91,7 @@ class Mlflow:
         return str(found.experiment_id)
 
     def _describe(self, config: Mapping[str, Any]) -> None:
-        """The settings, once; what a kill left out is written when the run goes on."""
+        """Writes the settings once. Anything that a kill left out is written when the run is resumed."""
         there = self._client.get_run(self.run_id).data.params
         settings = {k: str(v)[:LONGEST_VALUE] for k, v in hyperparameters(config).items() if str(v)}
         missing = [Param(k, v) for k, v in settings.items() if k not in there]
@@ -116,7 +116,8 @@ class Mlflow:
 
 
 def _open_database(place: Path, address: str) -> MlflowClient:
-    """A client whose database is made: two runs of an experiment that make it at once would spoil it."""
+    """A client whose database exists. Two runs of an experiment that create it at the same time would damage
+    it."""
     with (place / "lock").open("w") as file:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)

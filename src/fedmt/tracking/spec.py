@@ -1,4 +1,4 @@
-"""What a config may say of trackers: the table [tracking]."""
+"""What a config may say about trackers: the table [tracking]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedmt.core.errors import FedmtError
 from fedmt.core.section import Section, from_config_folder
 
 NEEDS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
-"""The packages that each tracker's extra brings; the last two are for MLflow in a folder."""
+"""The packages of each tracker's extra. The last two are for MLflow in a folder."""
 
 
 def is_uri(where: str) -> bool:
@@ -36,7 +36,7 @@ class TrackingSpec(Section):
 
     @model_validator(mode="after")
     def _is_installed(self) -> TrackingSpec:
-        """An extra that is missing is refused here, before anything is read or trained."""
+        """Rejects a missing extra before anything is read or trained."""
         asked = {"tensorboard": self.tensorboard, "mlflow": self.mlflow is not None}
         for key, packages in NEEDS.items():
             missing = [name for name in packages if find_spec(name) is None]

@@ -15,7 +15,8 @@ from fedmt.tracking import hyperparameters, plain, scalars
 
 
 class TensorBoard:
-    """Writes every round anew when it is opened: an event file cannot be mended, only replaced."""
+    """Writes every round again when it is opened, because an event file cannot be corrected, only
+    replaced."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         place = folder / "tensorboard"
@@ -25,8 +26,8 @@ class TensorBoard:
         self._writer = SummaryWriter(str(place), purge_step=0)
         text = tomli_w.dumps(dict(config))
         self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
-        # Not add_hparams: it would put them into a folder, hence a run, of their own. With them TensorBoard
-        # shows the headline in the wanted space.
+        # Not add_hparams, which would put them into a separate folder and therefore a separate run. With
+        # them, TensorBoard shows the headline in the wanted space.
         wanted = config.get("wanted") or config.get("benchmark", {}).get("wanted", "")
         to_file: Any = self._writer.file_writer
         for summary in hparams(hyperparameters(config), {f"{HEADLINE}/{plain(wanted)}": 0.0}):

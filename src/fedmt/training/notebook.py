@@ -1,4 +1,4 @@
-"""What a run shows in a notebook: one line that changes in place, however many rounds there are."""
+"""What a run shows in a notebook: one line that changes in place, for any number of rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedmt.training.progress import round_line
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel; IPython is not imported to know."""
+    """Whether this is a Jupyter kernel. This check does not import IPython."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return getattr(shell, "kernel", None) is not None

@@ -1,4 +1,5 @@
-"""What a run shows: one live display on a terminal, plain lines elsewhere; and Ctrl-C at a safe point."""
+"""What a run shows: a live display on a terminal, or plain lines elsewhere. It also handles Ctrl-C at a safe
+point."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ class Live:
 
     @contextmanager
     def showing(self) -> Iterator[Self]:
-        """While inside, the display is live."""
+        """Within this context, the display is live."""
         with self._progress, heard_by(self._read):
             yield self
 
     @contextmanager
     def watching(self) -> Iterator[Self]:
-        """While inside, the display is live and Ctrl-C does not interrupt."""
+        """Within this context, the display is live and Ctrl-C does not interrupt."""
         if threading.current_thread() is not threading.main_thread():  # where Ctrl-C never arrives
             with self.showing():
                 yield self
@@ -61,7 +62,7 @@ class Live:
             signal.signal(signal.SIGINT, previous)
 
     def _read(self, what: str, done: int, total: int) -> None:
-        """A bar of its own for reading data, until all is read; a safe point to stop at."""
+        """A separate bar for reading data, until all is read. It is also a safe point to stop."""
         if self.stop_asked:
             raise Stopped
         if self._reading is None:
@@ -95,7 +96,7 @@ class Display(Live):
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         self._rounds = engine.method.training.rounds
-        # The bar moves by centers, so that its time left is right within a round too.
+        # The bar counts centers, so that its time left is also right within a round.
         self._parts = 1 + (len(engine.federation.centers) if engine.method.schedule.centers_train else 0)
         self._at = (0, 0)
         self._progress.update(self._task, total=self._rounds * self._parts, completed=done * self._parts)
@@ -154,8 +155,8 @@ def round_line(record: Record, rounds: int) -> str:
 
 
 def _tested(record: Record) -> list[str]:
-    """The headline in each label space, and the balanced accuracy where it differs, as it does where some
-    classes have more test samples than others."""
+    """The headline in each label space, and the balanced accuracy if it differs, as it does if some classes
+    have more test samples than others."""
     first, second = METRICS[HEADLINE], METRICS[EVEN_HANDED]
     found = []
     for space, value in record[HEADLINE].items():
@@ -195,7 +196,7 @@ def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) ->
 def make_console(stderr: bool = False) -> Console:
     """The console for progress and results; wide enough for plain lines when piped.
 
-    Markup is off, since the name of a center or folder may contain brackets. stderr: for a command whose
+    Markup is off, because the name of a center or folder may contain brackets. stderr: for a command whose
     standard output is for a program.
     """
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else 200

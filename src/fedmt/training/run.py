@@ -43,7 +43,7 @@ from fedmt.tracking import Tracking, tracking
 
 
 class Observer(Protocol):
-    """What watches a run: a progress display, a test, a notebook. Each call may raise `Stopped`."""
+    """An observer of a run: a progress display, a test, a notebook. Each call may raise `Stopped`."""
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None: ...
     def center(self, round: int, name: str) -> None: ...
@@ -51,7 +51,7 @@ class Observer(Protocol):
 
 
 class Silent:
-    """An observer that says nothing."""
+    """An observer that does nothing."""
 
     def started(self, engine: LocalEngine, done: int, notes: tuple[str, ...]) -> None:
         pass
@@ -64,7 +64,8 @@ class Silent:
 
 
 class Stopped(BaseException):
-    """The user asked to stop; every finished round is saved. Like KeyboardInterrupt, it is no `Exception`."""
+    """The user asked to stop. Every finished round is saved. Like KeyboardInterrupt, it is not an
+    `Exception`."""
 
 
 def run(
@@ -73,12 +74,12 @@ def run(
     """Runs `config` in the folder `out` and returns its summary.
 
     With `resume`, a run that was stopped or killed continues from its last finished round and ends with the
-    same weights; a finished one is left as it is.
+    same weights; a finished one is unchanged.
     """
     device = pick_device(config.device)
     if not resume:
         RunFolder(Path(out)).refuse_if_taken()
-    # The data is read before the folder is made: bad data leaves nothing behind.
+    # The data is read before the folder is made, so that bad data leaves nothing behind.
     federation, notes = build_federation(config)
     engine = build_engine(config, federation, device)
     notes = (*notes, *_notes(engine, federation))
@@ -93,9 +94,9 @@ def run_arrays(
     observer: Observer | None = None,
     network: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """As `run`, on a federation that is in memory already, which the config describes.
+    """Like `run`, for a federation that is already in memory and that the config describes.
 
-    network: the module of the user's own, where the config says that one is given.
+    network: the user's own module, if the config says that one is given.
     """
     device = pick_device(config.device)
     if not resume:
@@ -125,7 +126,7 @@ def run_engine(
     network: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Runs an engine in the folder `out` and returns the summary. network: as in `run_arrays`."""
-    enter(config.metrics, "metrics")  # again: a config may have come from another process
+    enter(config.metrics, "metrics")  # repeated here, because a config may have come from another process
     engine.on_center = observer.center
     text = dump_config(config)
     folder = RunFolder.resume(out, text) if resume else RunFolder.create(out, text)
@@ -137,7 +138,7 @@ def run_engine(
         if encoded is not None:
             folder.keep_frozen(encoded.network.state_dict())
         state = folder.load()
-        # A summary counts only while its weights are there: without them the run trains again.
+        # A summary counts only if its weights exist. Without them, the run trains again.
         complete = state is not None and state.round >= engine.method.training.rounds
         finished = folder.summary() if complete else None
         # A finished run is not calibrated again, so its description keeps the temperature.
@@ -149,7 +150,7 @@ def run_engine(
             evaluation = evaluate(engine, state)
             evaluation.write(folder.evaluation_file)
         if finished is not None:
-            return finished  # by whom and where it was trained stays as it was written
+            return finished  # who trained it, and where, is kept as it was written
         summary = summarise(config, folder.metrics(), engine.device)
         summary |= evaluation.measured or {}
         if engine.federation.held_out is not None:
@@ -167,7 +168,7 @@ def _train(
     trackers: Tracking,
     notes: tuple[str, ...],
 ) -> State:
-    """Rounds from the last saved `state`, if there is one, to the end; the last state."""
+    """Runs the rounds from the last saved `state`, if there is one, to the end. Returns the last state."""
     if state is None and folder.metrics():
         notes = (*notes, f"{folder.path}: no checkpoint is left, so the run begins again at round 0.")
     folder.rewind(state.round if state is not None else -1)
@@ -234,16 +235,18 @@ def _write_round(folder: RunFolder, state: State, record: Record, begin: float) 
             f" The largest update, of norm {sizes[largest]:.3g}, was that of '{largest}'." if sizes else ""
         )
         raise FedmtError(
-            f"Round {state.round}: training diverged, the model's weights are no longer numbers.{whose} "
-            "Begin anew, in another --out, with a lower training.learning_rate or training.clip."
+            f"Round {state.round}: training diverged, and the model's weights are no longer numbers.{whose} "
+            "Start a new run in another --out with a lower training.learning_rate or training.clip."
         )
     folder.append_metrics(record)
 
 
 def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
-    """The headline is that of the last round; the best of any round is next to it, marked as such."""
+    """The headline is that of the last round. The best of any round is also included and marked as such."""
     if not metrics:
-        raise FedmtError("The run is finished, but its metrics.jsonl is empty; begin anew in another --out.")
+        raise FedmtError(
+            "The run is finished, but its metrics.jsonl is empty. Start a new run in another --out."
+        )
     last = metrics[-1]
     best: dict[str, float] = {}
     for record in metrics:

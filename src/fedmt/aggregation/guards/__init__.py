@@ -1,4 +1,4 @@
-"""Guards, one per file: what keeps one bad center from deciding what becomes of the model."""
+"""Guards, one per file: they keep one bad center from determining the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guard is: how the updates of a round are combined where one of them may be wrong or malicious."""
+"""What a guard is: how the updates of a round are combined if one of them may be wrong or malicious."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedmt.core.registry import Named
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a center sent, and how much it counts in a mean (`training.weights`).
+    """What a center sent, and its weight in a mean (`training.weights`).
 
-    tensors: they may be stored elsewhere, and are then read when they are asked for (`shelf`).
+    tensors: they may be stored elsewhere and are then read when needed (`shelf`).
     """
 
     center: str
@@ -29,16 +29,16 @@ class Update:
 
     @cached_property
     def norm(self) -> float:
-        """Of the changes of weights. Measured once, so before an accumulator has changed them."""
+        """Norm of the changes of weights. It is measured once, before an accumulator can change them."""
         return norm(self.tensors, weight_names(self.tensors))
 
     @cached_property
     def control_norm(self) -> float:
-        """Of what SCAFFOLD sends next to them."""
+        """Norm of what SCAFFOLD sends in addition."""
         return norm(self.tensors, control_names(self.tensors))
 
     def stored(self, tensors: Mapping[str, Tensor]) -> Update:
-        """The same update, whose tensors lie elsewhere now: what was measured of it is known."""
+        """The same update with tensors that are stored elsewhere now. What was measured is kept."""
         found = Update(self.center, tensors, self.weight)
         vars(found).update(norm=self.norm, control_norm=self.control_norm)
         return found
@@ -46,7 +46,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Guarded:
-    """accumulator: what the updates were combined in. facts: what is recorded of centers, by name."""
+    """accumulator: what the updates were combined in. facts: what is recorded about centers, by name."""
 
     accumulator: Accumulator
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Guard(Named, ABC):
     """Base of the guards."""
 
     leaves_out: ClassVar[bool] = True
-    """Whether updates that are not plausible are left out before (`Received`)."""
+    """Whether implausible updates are left out before (`Received`)."""
     needs_single_updates: ClassVar[bool] = True
     """Whether it looks at each center's own update, which secure aggregation hides."""
     needs_root: ClassVar[bool] = False
@@ -72,8 +72,10 @@ class Guard(Named, ABC):
 
     @abstractmethod
     def combine(self, updates: Sequence[Update], mean: Accumulator, root: Weights | None) -> Guarded:
-        """All plausible updates of a round, in the order of the names. mean: the strategy's own, still empty.
-        root: the reference center's update, where it is needed."""
+        """All plausible updates of a round, in the order of the names. mean: the strategy's own accumulator,
+        still empty.
+        root: the reference center's update, if it is needed.
+        """
 
 
 def averaged(updates: Iterable[Update], mean: Accumulator) -> Accumulator:

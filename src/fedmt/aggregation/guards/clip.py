@@ -3,7 +3,7 @@
     u_c <- u_c * min(1, multiple * median_c |u_c| / |u_c|)
 
 The median of a round's own norms needs no tuning, and a minority cannot move it far. An update that is not
-clipped is not touched, so runs of honest centers have the same weights with and without it. The default
+clipped is unchanged, so runs with honest centers have the same weights with and without it. The default
 leaves room for a center with ten times the samples of the others, whose updates are about five times as long.
 """
 

@@ -3,8 +3,8 @@
     trust_c = max(0, cos(u_c, u_0))
     u       = sum_c trust_c * |u_0| / |u_c| * u_c / sum_c trust_c
 
-u_0 is what the reference center's clean labels make of the same model. An update that points away from it
-counts nothing, and every other is brought to its length. `training.weights` has no part in it.
+u_0 is the update that the reference center's clean labels give to the same model. An update that points away
+from it does not count, and every other is scaled to its length. `training.weights` is not used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FLTrust(Guard):
     def _trusted(
         self, updates: Sequence[Update], root: Weights | None, facts: dict[str, dict[str, Any]]
     ) -> Iterator[Update]:
-        """Those that count, each brought to its length when it is asked for: one is in memory at a time."""
+        """The updates that count, each scaled when it is read, so that one is in memory at a time."""
         for update in updates:
             own = dict(update.tensors)
             trust = max(0.0, cosine(own, root) or 0.0) if root is not None else 0.0
@@ -41,6 +41,7 @@ class FLTrust(Guard):
                 continue
             common = [key for key in weight_names(own) if key in root]
             factor = norm(root, common) / norm(own, common)
-            # A control variate follows its update: both are as long as the same training made them.
+            # A control variate follows its update, because both have the length that the same training gave
+            # them.
             tensors = scaled(own, {*weight_names(own), *control_names(own)}, factor)
             yield Update(update.center, tensors, trust)

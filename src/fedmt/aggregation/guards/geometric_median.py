@@ -1,12 +1,12 @@
 """The geometric median (Pillutla et al. 2022, RFA): the point with the least sum of distances to the updates.
 
 Weiszfeld's iteration gives each update a weight of one over its distance to the last point, so that an update
-far from all others hardly counts, in whichever direction it lies:
+far from all others hardly counts, whatever its direction:
 
     z <- sum_c a_c u_c / sum_c a_c,      a_c = w_c / max(|u_c - z|, nu)
 
-Every z is a weighted mean of the updates, so the iteration needs their products with each other alone, and
-the weights of the updates are its result.
+Every z is a weighted mean of the updates, so the iteration needs only their pairwise products, and the
+weights of the updates are its result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedmt.aggregation.guards.geometry import Group, products
 from fedmt.core.errors import at_least
 
 NU = 1e-6
-"""Distances are at least this share of the largest, so that no update counts without limit."""
+"""Distances are at least this share of the largest distance, so that no update has unlimited weight."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class GeometricMedian(Guard):
 
 
 def weiszfeld(groups: Sequence[Group], weights: Sequence[float], iterations: int) -> list[float]:
-    """How much each update counts at the geometric median; they sum to 1."""
+    """The weight of each update at the geometric median. The weights sum to 1."""
     if not weights:
         return []
     own = torch.tensor(weights, dtype=torch.float64)

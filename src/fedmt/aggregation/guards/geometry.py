@@ -1,8 +1,8 @@
-"""Lengths and angles of updates, in float64: an update of 1e38 has a norm, and its square no overflow.
+"""Lengths and angles of updates, in float64, so that the square of 1e38 does not overflow.
 
-Everything is read in the order of the names and in plain memory layout, so that the engines measure the same
-bit for bit. What SCAFFOLD sends next to the weights (`control:`) is a gradient, not a change of weights. It
-is of another size, and is measured by itself.
+Everything is read in the order of the names and in plain memory layout, so that all engines measure
+bit-identical values. What SCAFFOLD sends in addition to the weights (`control:`) is a gradient, not a change
+of weights. It has another scale and is measured separately.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 from fedmt.aggregation.base import Weights
 
 CHUNK = 1 << 20
-"""Weights of each update that are compared with each other at a time."""
+"""Number of weights of each update that are compared with each other at a time."""
 
 Group = tuple[tuple[int, ...], Tensor]
-"""Which updates have some names, and the products of each two of them over these names, [n, n]."""
+"""Which updates contain certain names, and their pairwise products over these names, [n, n]."""
 
 
 def is_control(key: str) -> bool:
@@ -37,14 +37,14 @@ def control_names(update: Mapping[str, Tensor]) -> list[str]:
 def norm(update: Mapping[str, Tensor], names: Collection[str]) -> float:
     """The Euclidean norm over some names."""
     values = [update[k] for k in names]
-    if values and values[0].is_cuda:  # all at once: one by one, the launches take longer than the sums
+    if values and values[0].is_cuda:  # all at once, because one by one the launches take longer than the sums
         return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, 2, torch.float64))))
     parts = [torch.linalg.vector_norm(v.contiguous(), dtype=torch.float64) for v in values]
     return float(torch.linalg.vector_norm(torch.stack(parts))) if parts else 0.0
 
 
 def dot(one: Mapping[str, Tensor], two: Mapping[str, Tensor], names: Collection[str]) -> float:
-    """The product over some names, which both have."""
+    """The product over names that both contain."""
     pairs = [(one[k], two[k]) for k in names]
     if pairs and pairs[0][0].is_cuda:  # as one vector each, for the same reason
         first, second = zip(*(_alike(a, b) for a, b in pairs), strict=True)
@@ -54,14 +54,15 @@ def dot(one: Mapping[str, Tensor], two: Mapping[str, Tensor], names: Collection[
 
 
 def cosine(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> float | None:
-    """Over the weights that both have; None where one of them does not change any."""
+    """The cosine over the weights that both contain. None if one of them does not change any."""
     names = [key for key in weight_names(one) if key in two]
     size = norm(one, names) * norm(two, names)
     return max(-1.0, min(1.0, dot(one, two, names) / size)) if size > 0 else None
 
 
 def plain_mean(updates: Sequence[Mapping[str, Tensor]]) -> Weights:
-    """In float64, each name over the updates that have it, every center counting once."""
+    """The mean in float64. Each name is averaged over the updates that contain it, and every center counts
+    once."""
     sums: Weights = {}
     counts: dict[str, int] = {}
     for update in updates:
@@ -76,7 +77,8 @@ def plain_mean(updates: Sequence[Mapping[str, Tensor]]) -> Weights:
 
 
 def products(updates: Sequence[Mapping[str, Tensor]]) -> list[Group]:
-    """The products of each two updates, apart for names that other centers have: a head is one space's."""
+    """The pairwise products of updates, separately for names that other centers have, because a head belongs
+    to one space."""
     holders: dict[str, list[int]] = {}
     for place, update in enumerate(updates):
         for key in weight_names(update):
@@ -93,7 +95,7 @@ def products(updates: Sequence[Mapping[str, Tensor]]) -> list[Group]:
 
 
 def distances(groups: Sequence[Group], count: int) -> Tensor:
-    """Between each two updates, [count, count], over the names that both have."""
+    """Pairwise distances of the updates, [count, count], over the names that both contain."""
     squares = torch.zeros(count, count, dtype=torch.float64)
     for places, gram in groups:
         own = gram.diagonal()
@@ -109,7 +111,8 @@ def scaled(update: Mapping[str, Tensor], names: Collection[str], factor: float) 
 
 
 def _alike(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
-    """Two tensors of one shape as vectors in the same order, not copied where they lie alike in memory."""
+    """Two tensors of one shape as vectors in the same order. They are not copied if their memory layouts
+    agree."""
     alike = one.dim() == 4 and one.stride() == two.stride()
     if alike and one.is_contiguous(memory_format=torch.channels_last):
         one, two = one.permute(0, 2, 3, 1), two.permute(0, 2, 3, 1)

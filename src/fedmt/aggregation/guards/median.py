@@ -1,7 +1,7 @@
-"""Coordinate-wise median and trimmed mean (Yin et al. 2018), in place of the strategy's mean.
+"""Coordinate-wise median and trimmed mean (Yin et al. 2018), instead of the strategy's mean.
 
-Both hold for every single weight: the result lies between changes that other centers made. As guards they go
-with any strategy, its momentum or adaptive steps included.
+Both apply to every single weight, so the result is between changes that other centers made. As guards, they
+work with any strategy, including its momentum or adaptive steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST = 0.4999
 
 @dataclass(frozen=True)
 class CoordinateMedian(Guard):
-    """The middle value of every weight; of an even number of centers, the mean of the two in the middle."""
+    """The middle value of every weight. For an even number of centers, the mean of the two middle values."""
 
     name: ClassVar[str] = "median"
 

@@ -1,7 +1,7 @@
 """Nearest-neighbor mixing (Allouah et al. 2023, NNM), before any guard.
 
 Each update is replaced by the mean of the n - f nearest ones, itself included, where f bad centers are
-expected. Updates of centers whose data differ become more alike, and that is what a median needs.
+expected. This makes the updates of centers with different data more alike, which is what a median needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedmt.aggregation.guards.geometry import distances, products
 
 
 def mixed(updates: Sequence[Update], bad: int) -> list[Update]:
-    """bad: how many bad centers are expected, at most a minority of them."""
+    """bad: the expected number of bad centers, at most a minority."""
     count = len(updates)
     keep = max(count - bad, count // 2 + 1)
     if keep >= count:
@@ -22,7 +22,7 @@ def mixed(updates: Sequence[Update], bad: int) -> list[Update]:
     apart = distances(products([u.tensors for u in updates]), count)
     found = []
     for place, update in enumerate(updates):
-        apart[place, place] = -1.0  # itself first, whatever was rounded
+        apart[place, place] = -1.0  # its own comes first, whatever was rounded
         nearest = apart[place].argsort(stable=True)[:keep].sort().values.tolist()
         found.append(_mean([updates[i] for i in nearest], update))
     return found

@@ -23,7 +23,8 @@ from fedmt.inputs.tables import Schema
 from fedmt.inputs.tabular import SUFFIXES
 
 Ask = Callable[[str, str], str]
-"""(question, default answer) to the user's answer. With "" as the default, an answer must be given."""
+"""Takes a question and its default answer and returns the user's answer. If the default is "", the user must
+answer."""
 
 
 def command_line(
@@ -39,36 +40,36 @@ def command_line(
     ask: Ask | None = None,
     by: str | None = None,
 ) -> Plan:
-    """Looks, proposes, asks what `ask` may be asked, and writes. by: the column that `folder`, here one table
-    with the rows of all centers, is split by first."""
+    """Looks at the data, proposes a federation, asks the user through `ask`, and writes the file. by: if
+    `folder` is one table with the rows of all centers, the column to split it by first."""
     if out.is_dir():
-        raise FedmtError(f"--out {out} is a folder; name a file in it, such as {out / 'federation.toml'}.")
+        raise FedmtError(f"--out {out} is a folder. Name a file in it, such as {out / 'federation.toml'}.")
     if out.exists() and not force:
-        raise FedmtError(f"{out} is there already; --force replaces it, or give another --out.")
+        raise FedmtError(f"{out} already exists. Replace it with --force, or give another --out.")
     if folder is None and not centers:
         if ask is None:
             raise FedmtError(
-                "init: where is the data? Give the folder that holds a folder or CSV for each center, as in "
-                "`fedmt init data/`, or each center by itself: --center NAME=PATH."
+                "init: where is the data? Give the folder that contains a folder or CSV for each center, as "
+                "in `fedmt init data/`, or give each center separately with --center NAME=PATH."
             )
-        folder = Path(ask("Folder that holds a folder or CSV for each center", "."))
+        folder = Path(ask("Folder that contains a folder or CSV for each center", "."))
     if by is not None:
         if folder is None:
-            raise FedmtError(f"--by {by}: give the table to split, as in `fedmt init all.csv --by {by}`.")
+            raise FedmtError(
+                f"--by {by}: which table should be split? Give it, as in `fedmt init all.csv --by {by}`."
+            )
         parts = part_by(folder, by, force)
-        console.print(
-            f"Split into {parts}, a CSV for each center, without the column '{by}'.", soft_wrap=True
-        )
+        console.print(f"Split into {parts}: one CSV per center, without the column '{by}'.", soft_wrap=True)
         try:
             return command_line(
                 parts, centers, tests, reference, column, out, accept_similar, force, console, ask
             )
         except BaseException:
-            shutil.rmtree(parts, ignore_errors=True)  # nothing is left half done
+            shutil.rmtree(parts, ignore_errors=True)  # leave nothing half done
             raise
     if folder is not None and folder.is_file():
         raise FedmtError(
-            f"{folder} is not a folder; give the folder that has a folder or file for each center. "
+            f"{folder} is not a folder. Give the folder that contains a folder or file for each center. "
             f"{how_to_part(folder)}"
         )
     found, held, left = discover(folder) if folder is not None else ([], [], [])
@@ -77,7 +78,10 @@ def command_line(
     names = [f.name for f in found]
     if len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
-        raise FedmtError(f"init: several centers are called {listed(twice)}; name them: --center NAME=PATH.")
+        raise FedmtError(
+            f"init: several centers are called {listed(twice)}. Give them different names with --center "
+            "NAME=PATH."
+        )
     _refuse_two_inputs([*found, *held])
     everything = agreed([*found, *held])
     found, held = everything[: len(found)], everything[len(found) :]
@@ -96,14 +100,14 @@ def command_line(
 
 def _ask_reference(found: Sequence[Found], held: Sequence[Found], ask: Ask) -> str:
     likely = [c.name for c in likely_references(found, held)[0]]
-    if len(likely) > 1:  # without a default: Enter would be a guess
-        tie = f"{listed(likely)} have equally many classes"
+    if len(likely) > 1:  # there is no default here, because pressing Enter would be a guess
+        tie = f"{listed(likely)} have the same number of classes"
         return ask(f"Reference center (it has the labels you want; {tie})", "")
     return ask("Reference center (it has the labels you want)", likely[0])
 
 
 def _named(text: str) -> Found:
-    """`NAME=PATH`, or a path alone, after which the center is called."""
+    """Parses `NAME=PATH`, or a path alone, which then also names the center."""
     name, equals, path = text.partition("=")
     if not equals:
         return look_at_any(Path(text).stem, Path(text))
@@ -119,46 +123,47 @@ def _refuse_two_inputs(found: Sequence[Found]) -> None:
     if len(names) > 1:
         said = " and ".join(f"{word} at {listed(own)}" for word, own in names.items())
         raise FedmtError(
-            f"init: there are {said}; all centers and tests must have the same kind of data. Give those that "
-            "belong together by --center NAME=PATH and --test PATH."
+            f"init: there are {said}, but all centers and tests must have the same kind of data. Select "
+            "those that belong together with --center NAME=PATH and --test PATH."
         )
     arrays = {one.array for one in found}
     if len(arrays) > 1:
         raise FedmtError(
-            f"init: the archives call their vectors {listed(sorted(map(str, arrays)))}; save them under one "
-            "name, such as 'vectors'."
+            "init: the archives store their vectors under different names: "
+            f"{listed(sorted(map(str, arrays)))}. Save them all under one name, such as 'vectors'."
         )
 
 
 def _refuse_one_center(found: Sequence[Found], folder: Path | None) -> None:
-    """One center is no federation, and is easily given: its own folder in place of the one it lies in."""
+    """The error for a single center. This happens easily when the folder of one center is given instead of
+    its parent."""
     if len(found) == 1 and label_columns(found[0]):
-        more = "give it with another --center NAME=PATH."
+        more = "add it with another --center NAME=PATH."
         if folder is not None:
             more = (
                 f"put its folder, CSV or npz into {folder}, or {more} If {folder} is itself one center, give "
-                "the folder that it lies in."
+                "its parent folder."
             )
         path = found[0].path
         parts = f"{how_to_part(path)} " if path.suffix.lower() in SUFFIXES else ""
         raise FedmtError(
-            f"init: '{found[0].name}' is the only center, so it is the reference center; at least one more "
-            f"is needed: {more} {parts}To try methods on one labeled set, split it with [benchmark]: see "
-            "docs/guides/your-data.md."
+            f"init: '{found[0].name}' is the only center, so it is the reference center. At least one more "
+            f"center is needed: {more} {parts}To try methods on a single labeled set, split it with "
+            "[benchmark]. See docs/guides/your-data.md."
         )
-    # Folders with images and nothing else may be the classes of one center, or centers without labels.
+    # Folders that contain only images may be the classes of one center, or centers without labels.
     plain = [f for f in found if f.source == "folder" and not f.columns and not f.notes]
     if folder is not None and plain and plain == [f for f in found if f.path.parent == folder] == found:
         raise FedmtError(
-            f"{folder}: looks like one center, with the classes {listed(f.name for f in found)}; give the "
-            f"folder that it lies in ({folder.resolve().parent}), or --center NAME=PATH for each center. If "
-            "these are centers, none has labels; the reference center needs a folder for each class, or a "
-            "CSV with a column of labels."
+            f"{folder} looks like a single center with the classes {listed(f.name for f in found)}. Give "
+            f"its parent folder ({folder.resolve().parent}), or --center NAME=PATH for each center. If these "
+            "folders are centers, none of them has labels: the reference center needs a folder for each "
+            "class, or a CSV with a column of labels."
         )
 
 
 def _ask_similar(plan: Plan, accept: bool, console: Console, ask: Ask | None) -> Plan:
-    """Correspondences that rest on similar names are used if the user says so, and only then."""
+    """Correspondences based on similar names are used only if the user confirms them."""
     open_ones = [s for s, p in plan.correspondences.items() if p.usable and not p.certain]
     if accept:
         return accepted(plan, open_ones)
@@ -168,13 +173,14 @@ def _ask_similar(plan: Plan, accept: bool, console: Console, ask: Ask | None) ->
     for space in open_ones:
         for name, entry in plan.correspondences[space].entries.items():
             console.print(f"  {name} -> {', '.join(entry.shares) if entry else '?'}")
-        if ask(f"Is this how '{plan.wanted}' corresponds to '{space}'? (y/n)", "n").lower().startswith("y"):
+        if ask(f"Does '{plan.wanted}' correspond to '{space}' like this? (y/n)", "n").lower().startswith("y"):
             yes.append(space)
     return accepted(plan, yes)
 
 
 def _write(text: str, out: Path) -> None:
-    """Checked before it takes its place: a file that cannot be read again would help nobody."""
+    """Checks the text before the file is replaced, because a file that cannot be read back would help
+    nobody."""
     _write_whole(out, text, load_config)
 
 
@@ -186,25 +192,30 @@ def _write_whole(out: Path, text: str, check: Callable[[Path], object] = lambda 
         check(temporary)
         temporary.replace(out)
     except OSError as error:
-        raise FedmtError(f"{out}: cannot write ({error.strerror or error}).") from None
+        raise FedmtError(f"{out}: cannot be written ({error.strerror or error}).") from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _write_schema(plan: Plan, path: Path, force: bool, console: Console) -> None:
     if path.exists() and not force:
-        raise FedmtError(f"{path} is there already; --force replaces it, or give another --out.")
+        raise FedmtError(f"{path} already exists. Replace it with --force, or give another --out.")
     parts = statistics_of(plan)
-    schema = Schema.pooled(parts)  # tables that do not fit each other are told before anything is written
+    schema = Schema.pooled(parts)  # tables that do not fit together are reported before anything is written
     rows = sum(part.rows for part in parts)
-    _write_whole(path, schema.to_toml(f"From the statistics of {len(parts)} centers: {rows:,} rows in all."))
+    _write_whole(
+        path, schema.to_toml(f"Pooled from the statistics of {len(parts)} centers: {rows:,} rows in total.")
+    )
     for kind in ("numeric", "categorical"):
         names = [column.name for column in schema.columns if column.type == kind]
         if names:
             console.print(f"{kind.capitalize()} columns: {listed(names, 20)}.", soft_wrap=True)
     members = (plan.reference, *plan.centers)
     tell_identifiers(parts, console, dict.fromkeys(t for m in members for t in m.found.identifiers))
-    console.print(f"Written: {path}, how rows become vectors. Correct what was misread.", soft_wrap=True)
+    console.print(
+        f"Wrote {path}, which says how rows become vectors. Correct anything that was misread.",
+        soft_wrap=True,
+    )
 
 
 def _show(found: Sequence[Found], left: Sequence[LeftOut], console: Console) -> None:
@@ -232,11 +243,14 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
         soft_wrap=True,
     )
     for space, proposal in plan.correspondences.items():
-        how = "proposed; check it in the file"
+        how = "proposed. Check it in the file"
         if not proposal.certain:
-            how = "to be estimated. If you know it, fill in its table in the file; a known one is better"
+            how = (
+                "will be estimated. If you know it, fill in its table in the file, because a known "
+                "correspondence is better"
+            )
             if proposal.usable:
-                how += ". --accept-similar takes what similar names suggest"
+                how += ". --accept-similar uses what similar names suggest"
         console.print(f"Correspondence with '{space}': {how}.", soft_wrap=True)
     for member in (plan.reference, *plan.centers, *plan.tests):
         for note in member.found.notes:
@@ -246,5 +260,5 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
             console.print(
                 f"Note: {test.found.name}: {why_left_out(test.found, plan.spaces)}.", soft_wrap=True
             )
-    console.print(f"Written: {out}. Read it first.", soft_wrap=True)
+    console.print(f"Wrote {out}. Read it before you run it.", soft_wrap=True)
     next_step(console, "check", out)

@@ -1,4 +1,4 @@
-"""What `fedmt init` finds: a center or a test, as a config says it."""
+"""What `fedmt init` finds: a center or a test, described as in a config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmt.inputs.images.looking import NOTHING_SEEN, Seen
 
 @dataclass(frozen=True)
 class Found:
-    """Where images and labels lie, as a config says it.
+    """Where the images and labels are, described as in a config.
 
     columns: the labels of every image by where they stand: a table's column; "" for class folders and arrays;
         empty where there are none. The most likely column is the first.
@@ -49,7 +49,7 @@ class Found:
 
     @property
     def word(self) -> str:
-        """What its samples are called."""
+        """What a sample is called."""
         if self.text_column is not None:
             return "texts"
         if self.array is not None:
@@ -62,33 +62,34 @@ class Found:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What lies among the centers and is none, and why: nothing is passed over without a word."""
+    """Something among the centers that is not a center, and why. Nothing is skipped silently."""
 
     name: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.name}: left out: {self.reason}."
+        return f"{self.name} was left out: {self.reason}."
 
 
 class NoImages(FedmtError):
-    """Of a table that names none: it may be a table of features."""
+    """The reason given for a table that names no images. It may be a table of features."""
 
 
 class NameNotUTF8(FedmtError):
-    """Of a class or a center. No TOML file can hold the name, and without it labels would be lost."""
+    """The name of a class or a center that no TOML file can hold. Without the name, labels would be lost."""
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a file's name can be written down. Python keeps bytes that are not UTF-8 as lone surrogates."""
+    """Whether a file's name can be written to a file. Python keeps bytes that are not UTF-8 as lone
+    surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def printable(name: str) -> str:
-    """A file's name for a message: bytes that are not UTF-8 are escaped, as in `n\\xe6vus`."""
+    r"""A file's name for a message. Bytes that are not UTF-8 are escaped, as in `n\xe6vus`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def label_columns(found: Found) -> list[str]:
-    """Where its labels may stand, the most likely first."""
+    """Where its labels may be, the most likely place first."""
     return list(found.columns)

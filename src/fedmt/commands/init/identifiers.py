@@ -1,4 +1,5 @@
-"""Columns of a table that name a row or what it belongs to: never labels; those that repeat are groups."""
+"""Columns of a table that name a row or its group. They are never labels, and those with repeated values are
+groups."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fedmt.data.sites import MOST
 
 NEARLY_ALL = 0.9
-"""With a different value in this share of the rows or more, a column names the rows."""
+"""A column names the rows if at least this share of its values is distinct."""
 
 PEOPLE = {"patient", "subject", "person", "participant", "pid", "mrn"}
 THINGS = {"lesion", "case", "study", "exam", "examination", "visit", "specimen", "slide", "biopsy"}
@@ -26,9 +27,10 @@ def is_identifier(cells: Sequence[str]) -> bool:
 
 
 def names_groups(title: str, cells: Sequence[str]) -> bool:
-    """Whether a column's title says that it names whom or what a row belongs to: `patient`, `Lesion ID`.
+    """Whether a column's title says that it names the person or thing that a row belongs to: `patient`,
+    `Lesion ID`.
 
-    `lesion` and `case` may also be diagnoses; they name something if nearly every cell has a digit.
+    `lesion` and `case` may also be diagnoses. They count as names only if nearly every cell has a digit.
 
     >>> names_groups("lesion", ["nevus", "melanoma"]), names_groups("lesion", ["HAM_1", "HAM_2"])
     (False, True)
@@ -41,20 +43,20 @@ def names_groups(title: str, cells: Sequence[str]) -> bool:
 
 
 def _words(title: str) -> set[str]:
-    """`PatientId` has the words `patient` and `id`."""
+    """`PatientId` consists of the words `patient` and `id`."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)
     return set(re.split(r"[\W_\d]+", spaced.casefold())) - {""}
 
 
 def group_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """The columns that name groups and have no gap: people first, since the numbers of their visits repeat
-    too; then those with the largest groups."""
+    """The columns that name groups and have no missing values. People come first, because the numbers of
+    their visits repeat too, followed by the columns with the largest groups."""
     likely = [t for t, cells in columns.items() if names_groups(t, cells) and "" not in cells]
     return sorted(likely, key=lambda title: (not _words(title) & PEOPLE, len(set(columns[title]))))
 
 
 def group_column(columns: Mapping[str, Sequence[str]]) -> str | None:
-    """The first of `group_columns` that repeats."""
+    """The first of `group_columns` whose values repeat."""
     return next((t for t in group_columns(columns) if len(set(columns[t])) < len(columns[t])), None)
 
 

@@ -1,4 +1,5 @@
-"""What lies in a folder: centers with class folders, tables or arrays, read as far as guessing needs."""
+"""What a folder contains: centers with class folders, tables or arrays. They are read only as far as guessing
+requires."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", r
 
 
 def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
-    """Centers and tests: every folder of images, CSV and npz archive in `folder`; and what is neither.
+    """The centers and tests in `folder` (every folder of images, CSV and npz archive), and what is neither.
 
-    Where there is no image, tables of features are the centers.
+    If there are no images, tables of features are taken as the centers.
     """
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
-        raise FedmtError(f"{folder} {problem}; give the folder that has a folder or CSV for each center.")
+        raise FedmtError(
+            f"{folder} {problem}. Give the folder that contains a folder or CSV for each center."
+        )
     entries = sorted(e for e in folder.iterdir() if not e.name.startswith("."))
     tables = [e for e in entries if e.suffix.lower() in (".csv", ".npz") and e.is_file()]
     seen = [_tried(e.stem, e) for e in tables]
-    belongs = {path for f in seen if isinstance(f, Found) for path in f.beside}  # no centers of their own
+    belongs = {path for f in seen if isinstance(f, Found) for path in f.beside}  # these are not centers
     seen += [_tried(e.name, e) for e in entries if e.is_dir() and e not in belongs]
     if not any(isinstance(f, Found) for f in seen):
         rows = [e for e in entries if e.suffix.lower() in SUFFIXES and e.is_file()]
@@ -41,23 +44,24 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
         seen = [*(_tried(e.stem, e, look_at_rows) for e in rows), *besides]
     found = [f for f in seen if isinstance(f, Found)]
     left = [f for f in seen if isinstance(f, LeftOut)]
-    # Configs are no data, and init itself may have written one here.
+    # Configs are not data, and `init` itself may have written one here.
     others = [e for e in entries if not e.is_dir() and e not in tables and e.suffix.lower() != ".toml"]
     stray = [printable(e.name) for e in others if e not in belongs]
     if stray:
-        left.append(LeftOut(listed(stray), "in no center's folder or table"))
+        left.append(LeftOut(listed(stray), "not in any center's folder or table"))
     if not found:
         reasons = "".join(f"\n  {one}" for one in left)
         raise FedmtError(
-            f"{folder}: nothing in it looks like a center; expected folders of images (a folder for each "
-            f"class), CSVs that name images or hold texts, npz archives, or tables of features. If it is "
-            f"itself one center, give the folder that it lies in.{reasons}"
+            f"{folder}: nothing in it looks like a center. Expected folders of images (one folder per "
+            "class), CSVs that name images or hold texts, npz archives, or tables of features. If this is "
+            f"itself one center, give its parent folder.{reasons}"
         )
     names = [f.name for f in found]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise FedmtError(
-            f"{folder}: {listed(twice)} is there as a folder and as a table; name the centers with --center."
+            f"{folder}: {listed(twice)} exists both as a folder and as a table. Name the centers with "
+            "--center."
         )
     found.sort(key=lambda f: f.name)
     tests = [f for f in found if TEST_NAME.match(f.name)]
@@ -65,9 +69,9 @@ def discover(folder: Path) -> tuple[list[Found], list[Found], list[LeftOut]]:
 
 
 def look(name: str, path: Path) -> Found:
-    """One center; an error where its place holds nothing that fedmt reads."""
+    """One center. Raises an error if the path holds nothing that fedmt can read."""
     if not is_utf8(path.name):
-        raise NameNotUTF8(f"{printable(str(path))}: this name is not in UTF-8; rename it.")
+        raise NameNotUTF8(f"{printable(str(path))}: the name is not valid UTF-8. Rename it.")
     if path.is_dir():
         return _look_at_folder(name, path)
     if not path.exists():
@@ -76,7 +80,7 @@ def look(name: str, path: Path) -> Found:
         return look_at_npz(name, path)
     if path.suffix.lower() == ".csv":
         return look_at_table(name, path)
-    raise FedmtError(f"{path}: neither a folder nor a .csv or .npz file.")
+    raise FedmtError(f"{path}: this is neither a folder nor a .csv or .npz file.")
 
 
 def look_at_any(name: str, path: Path) -> Found:
@@ -90,7 +94,8 @@ def look_at_any(name: str, path: Path) -> Found:
 
 
 def _tried(name: str, path: Path, look: Callable[[str, Path], Found] = look) -> Found | LeftOut:
-    """What is not a center need not be an error among others: a table of something else, an empty folder."""
+    """The reason why something is not a center. This is not an error in a folder of other centers: it may be
+    an unrelated table or an empty folder."""
     try:
         return look(name, path)
     except NameNotUTF8:
@@ -105,7 +110,7 @@ def _look_at_folder(name: str, path: Path) -> Found:
         return replace(useful[0], notes=(*useful[0].notes, *unused))
     images = images_below(path)
     if not images:
-        nothing = f"{path}: no images and no CSV of images in it; {EXPECTED}"
+        nothing = f"{path}: it contains no images and no CSV of images; {EXPECTED}"
         raise FedmtError("; ".join([nothing, *unused]) + ".")
     seen = look_at_images(images)
     labels = [class_name(p.relative_to(path).parts[0]) for p in images if p.parent != path]
@@ -113,33 +118,37 @@ def _look_at_folder(name: str, path: Path) -> Found:
     if len(useful) > 1:
         columns = {}
         unused.insert(
-            0, f"several CSVs lie in it ({listed(t.path.name for t in useful)}); name one with --center"
+            0, f"it contains several CSVs ({listed(t.path.name for t in useful)}); choose one with --center"
         )
     elif len(labels) < len(images):
         columns = {}
         if labels:
             unused.append(
-                "some images lie next to the class folders, so it is taken as a center without labels"
+                "some images are next to the class folders, so this is taken as a center without labels"
             )
     elif unused and len(set(labels)) == 1:
-        columns = {}  # the folder that a table's images lie in, rather than a class
-        unused.append(f"'{printable(labels[0])}' may be no class, so it is taken as a center without labels")
+        columns = {}  # this is the folder with a table's images rather than a class
+        unused.append(
+            f"'{printable(labels[0])}' may not be a class, so this is taken as a center without labels"
+        )
     odd = sorted({label for label in columns.get("", ()) if not is_utf8(label)})
     if odd:
         those = f"class folder{'s' if len(odd) > 1 else ''} {listed(map(printable, odd))}"
         raise NameNotUTF8(
-            f"{path}: the {those} must have a name in UTF-8; rename {'them' if len(odd) > 1 else 'it'}."
+            f"{path}: the {those} must have a valid UTF-8 name. Rename {('them' if len(odd) > 1 else 'it')}."
         )
     return Found(name, path, "folder", len(images), columns, seen=seen, notes=tuple(unused))
 
 
 def _tables_in(name: str, path: Path) -> tuple[list[Found], list[str]]:
-    """The tables in a center's folder that have images and labels, and why the others are not used."""
+    """The tables in a center's folder that have images and labels, and the reasons why the others are not
+    used."""
     useful, unused = [], []
     for entry in sorted(e for e in path.glob("*") if e.is_file() and not e.name.startswith(".")):
         if entry.suffix.lower() == ".npz":
             unused.append(
-                f"'{printable(entry.name)}' in it is not used: an archive is a center of its own (--center)"
+                f"'{printable(entry.name)}' in it is not used, because an archive is a center of its own "
+                "(--center)"
             )
         if entry.suffix.lower() != ".csv":
             continue
@@ -154,7 +163,7 @@ def _tables_in(name: str, path: Path) -> tuple[list[Found], list[str]]:
 
 
 def look_at_npz(name: str, path: Path) -> Found:
-    """An archive of images, or of vectors: then they are called `vectors`, or are its only matrix."""
+    """An archive of images, or of vectors. Vectors are its array `vectors` or its only matrix."""
     array = vector_array(path)
     data = read_npz(path, AS_STORED) if array is None else read_labeled_vectors(path, array)
     columns = {}

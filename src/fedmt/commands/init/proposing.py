@@ -1,4 +1,5 @@
-"""From what was found to a federation: label spaces, the reference center, correspondences; all guesses."""
+"""Proposes a federation from what was found: label spaces, reference center and correspondences. All are
+guesses."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fedmt.commands.init.found import Found, label_columns
 from fedmt.core.errors import FedmtError, listed, nearest
 
 SIMILAR = 0.75
-"""How alike two names must be, of 1, to be proposed as one."""
+"""Names that are at least this similar (of 1) are proposed as the same class."""
 
 NEGATIONS = {"non", "not", "no", "without", "un", "anti"}
 
@@ -22,7 +23,7 @@ Why = Literal["counted", "equal", "similar"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A wanted class in a center's space: shares of its classes, and how they were found."""
+    """A wanted class expressed in a center's space: shares of its classes, and how they were found."""
 
     shares: dict[str, float]
     why: Why
@@ -30,9 +31,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Proposal:
-    """entries: by wanted class, None where nothing was found. source: which center's labels were counted.
+    """entries: by wanted class; None if nothing was found. source: the center whose labels were counted.
 
-    problem: why it cannot be used as it is; then the correspondence is left to be estimated.
+    problem: why it cannot be used as it is. The correspondence is then estimated.
     """
 
     entries: dict[str, Entry | None]
@@ -41,7 +42,7 @@ class Proposal:
 
     @property
     def certain(self) -> bool:
-        """Whether it rests on counts and equal names alone, and is whole."""
+        """Whether it is complete and based only on counts and equal names."""
         return not self.problem and all(e is not None and e.why != "similar" for e in self.entries.values())
 
     @property
@@ -51,7 +52,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Member:
-    """A center or test with the column and the space of its labels; both None where it has none."""
+    """A center or test with the column and the space of its labels. Both are None if it has no labels."""
 
     found: Found
     column: str | None = None
@@ -60,7 +61,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Plan:
-    """spaces: name to classes, the wanted one first. reasons: why the reference center is the one it is."""
+    """spaces: name to classes, the wanted one first. reason: why this center is the reference center."""
 
     spaces: dict[str, list[str]]
     reference: Member
@@ -87,7 +88,7 @@ class Plan:
 def propose(
     centers: Sequence[Found], tests: Sequence[Found], reference: str | None = None, column: str | None = None
 ) -> Plan:
-    """reference: the center that has the wanted labels; column: in which column of its table they stand."""
+    """reference: the center that has the wanted labels. column: the column of its table that holds them."""
     centers, tests = _grouped_alike(centers, tests)
     first, reason = _reference(centers, tests, reference)
     own = label_columns(first)
@@ -99,12 +100,13 @@ def propose(
     wanted_classes = first.classes(column)
     others = [c for c in centers if c.name != first.name]
     chosen = {c.name: _column(c, wanted_classes) for c in others}
-    # Class folders have no title, but another center's table may have one for the same classes.
+    # Class folders have no title, but the table of another center may have a title for the same classes.
     titles = [column, *(c for o in others for c in label_columns(o) if o.classes(c) == wanted_classes)]
     title = next((t for t in titles if _says_more(t)), "")
     spaces = {title or "wanted": sorted(wanted_classes)}
     wanted = next(iter(spaces))
-    # The largest vocabularies first: a center that lacks a class of one labels in it all the same.
+    # The largest vocabularies come first, so that a center that lacks some classes of a vocabulary is still
+    # assigned to it.
     for center in sorted(others, key=lambda c: (-_size(c, chosen[c.name]), c.name)):
         own_column = chosen[center.name]
         if own_column is None or _space_of(center.classes(own_column), spaces) is not None:
@@ -122,8 +124,8 @@ def propose(
 def _grouped_alike(
     centers: Sequence[Found], tests: Sequence[Found]
 ) -> tuple[Sequence[Found], Sequence[Found]]:
-    """A column that names groups at one place names them at all, though each may be there once: only so can
-    `fedmt check` find a patient who is at two places."""
+    """A column that names groups in one place names them everywhere, even where each value occurs only once.
+    Otherwise `fedmt check` could not find a patient who appears in two places."""
     names = Counter(f.group_column for f in (*centers, *tests) if f.group_column is not None)
 
     def with_groups(found: Found) -> Found:
@@ -138,10 +140,10 @@ def _reference(centers: Sequence[Found], tests: Sequence[Found], name: str | Non
         likely, reason = likely_references(centers, tests)
         if len(likely) > 1:
             raise FedmtError(
-                f"init: the centers {listed(c.name for c in likely)} have equally many classes "
-                f"({len(_vocabulary(likely[0]))}), but not the same ones. Say which of them has the labels "
-                "you want: --reference NAME. A test set with the classes of only one of them (--test PATH) "
-                "also decides."
+                f"init: the centers {listed(c.name for c in likely)} have the same number of classes "
+                f"({len(_vocabulary(likely[0]))}), but not the same classes. Choose the one that has the "
+                "labels you want with --reference NAME. A test set with the classes of only one of them "
+                "(--test PATH) also decides."
             )
         return likely[0], reason
     by_name = {c.name: c for c in centers}
@@ -149,18 +151,18 @@ def _reference(centers: Sequence[Found], tests: Sequence[Found], name: str | Non
         raise FedmtError(f"No center '{name}'.{nearest(name, by_name)} Found: {listed(by_name)}.")
     if not label_columns(by_name[name]):
         raise FedmtError(f"Center '{name}' has no labels, so it cannot be the reference center.")
-    return by_name[name], "as you said"
+    return by_name[name], "as you chose"
 
 
 def likely_references(centers: Sequence[Found], tests: Sequence[Found]) -> tuple[list[Found], str]:
-    """The center that has the wanted labels, as far as can be guessed, and the reason.
+    """The center that has the wanted labels, as far as this can be guessed, and the reason.
 
-    There are several where they have equally many classes, not the same ones, and no test set decides.
+    There are several if they have the same number of classes, but different ones, and no test set decides.
     """
     labelled = [c for c in centers if label_columns(c)]
     if not labelled:
         raise FedmtError(
-            "No center has labels; the reference center needs a folder for each class, or a CSV with a "
+            "No center has labels. The reference center needs a folder for each class, or a CSV with a "
             "column of labels."
         )
     called = [c for c in labelled if re.match(r"ref(erence)?([\W_\d]|$)", c.name, re.IGNORECASE)]
@@ -169,30 +171,30 @@ def likely_references(centers: Sequence[Found], tests: Sequence[Found]) -> tuple
     most = max(len(_vocabulary(c)) for c in labelled)
     tied = [c for c in labelled if len(_vocabulary(c)) == most]
     if len(tied) == 1:
-        return tied, "since it has the most classes"
-    reason = "since no center has more classes, and none with the same classes has fewer images"
+        return tied, "because it has the most classes"
+    reason = "because no center has more classes, and no center with the same classes has fewer images"
     if len({_vocabulary(c) for c in tied}) > 1:
         deciding = {_vocabulary(c): t.name for c in tied for t in tests if _within(t, _vocabulary(c))}
         if len(deciding) != 1:
-            return tied, "since no center has more classes"
+            return tied, "because no center has more classes"
         [(wanted, test)] = deciding.items()
         tied = [c for c in tied if _vocabulary(c) == wanted]
-        reason = f"since the test set '{test}' has its classes"
+        reason = f"because the test set '{test}' has its classes"
     return [min(tied, key=lambda c: (c.images, c.name))], reason
 
 
 def _vocabulary(center: Found) -> frozenset[str]:
-    """The classes of a labelled center, by its most likely column."""
+    """The classes of a labeled center, according to its most likely column."""
     return center.classes(label_columns(center)[0])
 
 
 def _within(test: Found, classes: frozenset[str]) -> bool:
-    """Whether a test set has labels of these classes alone; it may lack some."""
+    """Whether a test set has labels of these classes only. It may lack some of them."""
     return any(test.classes(column) <= classes for column in label_columns(test))
 
 
 def _column(center: Found, wanted: frozenset[str]) -> str | None:
-    """The column of a center's labels: the wanted ones where it has them, else the most likely."""
+    """The column of a center's labels: the wanted labels if it has them, else the most likely column."""
     columns = label_columns(center)
     for column in columns:
         if center.classes(column) <= wanted:
@@ -209,7 +211,7 @@ def _space_of(classes: frozenset[str], spaces: dict[str, list[str]]) -> str | No
 
 
 def _space_name(column: str, otherwise: str, taken: dict[str, list[str]]) -> str:
-    """After the table's column where that says more than 'label'."""
+    """Named after the table's column if its title says more than 'label'."""
     return column if _says_more(column) and column not in taken else otherwise
 
 
@@ -223,7 +225,8 @@ def _member(center: Found, column: str | None, spaces: dict[str, list[str]]) -> 
 
 
 def _test(test: Found, spaces: dict[str, list[str]]) -> Member:
-    """In the first space that has all its labels; in none, it is left out (`why_left_out`)."""
+    """Assigns the test to the first space that has all of its labels. If there is none, the test is left out
+    (`why_left_out`)."""
     for column in label_columns(test):
         space = _space_of(test.classes(column), spaces)
         if space is not None:
@@ -232,15 +235,15 @@ def _test(test: Found, spaces: dict[str, list[str]]) -> Member:
 
 
 def why_left_out(test: Found, spaces: dict[str, list[str]]) -> str:
-    """For the user, of a test that is in no space."""
+    """Explains to the user why a test that fits no space is left out."""
     columns = label_columns(test)
     wanted = next(iter(spaces))
     if not columns:
-        return "looks like a test set, but has no labels, so it is left out"
+        return "it looks like a test set, but it has no labels, so it is left out"
     unknown = sorted(test.classes(columns[0]) - set(spaces[wanted]))
     return (
-        f"looks like a test set, but is left out: its labels are those of no label space ({listed(unknown)} "
-        f"not among the wanted classes {listed(spaces[wanted])})"
+        "it looks like a test set, but it is left out because its labels belong to no label space "
+        f"({listed(unknown)} not among the wanted classes {listed(spaces[wanted])})"
     )
 
 
@@ -274,7 +277,7 @@ def _correspondence(
 def _counted(
     wanted: Sequence[str], classes: Sequence[str], centers: Sequence[Found]
 ) -> tuple[dict[str, Counter[str]], str]:
-    """How often a wanted label and one of the other space stand in one line, and in whose tables."""
+    """How often a wanted label and a label of the other space occur in the same row, and in whose tables."""
     counts: dict[str, Counter[str]] = {}
     sources = []
     for center in centers:
@@ -290,7 +293,7 @@ def _counted(
 
 
 def by_name(name: str, classes: Sequence[str]) -> Entry | None:
-    """The class that is called as `name` is, or nearly.
+    """The class with the same name as `name`, or a similar one.
 
     >>> by_name("Basal-cell carcinoma", ["basal cell carcinoma", "nevus"])
     Entry(shares={'basal cell carcinoma': 1.0}, why='equal')
@@ -321,7 +324,7 @@ def _alike(one: tuple[str, ...], other: tuple[str, ...]) -> float:
 
 
 def accepted(plan: Plan, spaces: Sequence[str]) -> Plan:
-    """The plan with the similar names of `spaces` taken as equal ones: the user has looked at them."""
+    """The plan with the similar names of `spaces` treated as equal, after the user has looked at them."""
     changed = {}
     for name, proposal in plan.correspondences.items():
         if name in spaces:

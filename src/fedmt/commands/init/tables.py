@@ -37,13 +37,14 @@ def look_at_table(name: str, path: Path) -> Found:
     prose = text_column(columns) if not naming else None
     if not naming and prose is None:
         raise NoImages(
-            f"{path}: no column of this table names image files (*.jpg, *.png, …), and none holds texts of "
-            "several words."
+            f"{path}: no column of this table names image files (*.jpg, *.png, …), and no column holds texts "
+            "of several words."
         )
     notes: list[str] = []
     if len(rows) < len(lines):
         notes.append(
-            f"lines with more or fewer cells than the header: {len(lines) - len(rows)}; mend or remove them"
+            f"lines with more or fewer cells than the header: {len(lines) - len(rows)}; correct or remove "
+            "them"
         )
     if prose is not None:
         words = longest(columns.pop(prose))
@@ -57,7 +58,9 @@ def look_at_table(name: str, path: Path) -> Found:
     root = _root(path, names)
     files = located(root, names)
     if not files[0].exists():
-        notes.append(f"its image '{names[0]}' was not found; set `root` to the folder that the images lie in")
+        notes.append(
+            f"its image '{names[0]}' was not found; set `root` to the folder that contains the images"
+        )
     every = _labels(columns, notes)
     seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
     within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
@@ -77,7 +80,7 @@ def _grouped(found: Found, columns: Mapping[str, Sequence[str]]) -> Found:
 
 
 def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str, list[str]]:
-    """The columns that look like labels, the most likely first; what is not clear goes to `notes`."""
+    """The columns that look like labels, the most likely first. What is unclear is added to `notes`."""
     identifying = [t for t, cells in columns.items() if is_identifier(cells) or names_groups(t, cells)]
     group = group_column(columns)
     notes += _gaps(columns) if group is None else []
@@ -89,12 +92,15 @@ def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str,
     gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
     notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
     if columns and not labels and not gaps:
-        notes.append(f"none of its columns ({listed(columns)}) looks like labels: two or more, that repeat")
+        notes.append(
+            f"none of its columns ({listed(columns)}) looks like labels, which means two or more values "
+            "that repeat"
+        )
     return {t: labels[t] for t in sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))}
 
 
 def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Notes on columns that would name groups, if they were filled in."""
+    """Notes on columns that would name groups if their empty cells were filled in."""
     return [
         f"column '{t}' has empty cells; fill them in to keep its groups together (group_column)"
         for t, cells in columns.items()
@@ -103,22 +109,25 @@ def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def look_at_rows(name: str, path: Path) -> Found:
-    """A center whose samples are the rows of a table. Labels: in a column that is called so, else in the last
-    one that could be; every other column is a feature, or an identifier. Numbers may differ in every row, so
-    of them the title decides what names a patient; the statistics leave out what numbers the rows."""
+    """A center whose samples are the rows of a table. The labels are in a column with a title such as
+    'label', or else in the last column that could hold them. Every other column is a feature or an
+    identifier. Numbers may differ in every row, so a numeric column counts as the name of a patient only by
+    its title. The statistics leave out columns that number the rows."""
     frame = read_frame(path)
     text = {title: frame.text(title) for title in frame.columns}
     identifying = tuple(title for title, cells in text.items() if names_groups(title, cells))
     able = [title for title in text if title not in identifying and _is_label(text[title])]
     called = [title for title in able if _likelihood(title) == 0]
     columns = called or [t for t in able if _likelihood(t) == 1 and not frame.is_numeric(t)][-1:]
-    others = [t for t in able if t not in columns and not any("." in cell for cell in text[t])]  # no measures
+    others = [
+        t for t in able if t not in columns and not any("." in cell for cell in text[t])
+    ]  # these are not measurements
     telling = tuple(t for t in others if _is_telling(text[t], text, columns))
-    if len(text) == len(columns) + len(telling) + len(identifying):  # then rather by chance
+    if len(text) == len(columns) + len(telling) + len(identifying):  # then it is more likely a coincidence
         telling = ()
     ranked = [t for some in (columns, telling) for t in sorted(some, key=lambda t: -len(set(text[t])))]
     if len(text) - len(ranked) - len(identifying) < 1:
-        raise FedmtError(f"{path}: this table has no columns of features next to its labels.")
+        raise FedmtError(f"{path}: this table has no feature columns in addition to its labels.")
     labels = {title: [*map(class_name, text[title])] for title in ranked}
     notes = () if group_column(text) else tuple(_gaps(text))
     found = Found(name, path, "table", len(frame), labels, notes=notes, identifiers=identifying)
@@ -127,8 +136,8 @@ def look_at_rows(name: str, path: Path) -> Found:
 
 
 def _is_telling(cells: Sequence[str], text: Mapping[str, Sequence[str]], labels: Sequence[str]) -> bool:
-    """Whether a column tells a label without fail, or a label tells it: the same in coarser or finer classes.
-    As a feature it would give the answer away."""
+    """Whether a column always determines a label, or a label determines it: the same information in coarser
+    or finer classes. As a feature, it would give the answer away."""
     for label in labels:
         pairs = set(zip(cells, text[label], strict=True))
         one, two = len(set(cells)), len(set(text[label]))
@@ -138,7 +147,7 @@ def _is_telling(cells: Sequence[str], text: Mapping[str, Sequence[str]], labels:
 
 
 def agreed(found: Sequence[Found]) -> list[Found]:
-    """A column that tells the label by chance, in a small table, is a feature where there are more rows."""
+    """A column that determines the label by coincidence in a small table is a feature in a larger one."""
     told = {title for one in found for title in one.telling}
     by_chance = {
         title
@@ -159,14 +168,16 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in row] for row in csv.reader(file) if any(map(str.strip, row))]
     except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the table is not in UTF-8; save it as 'CSV UTF-8'.") from None
+        raise FedmtError(f"{path}: the table is not encoded in UTF-8. Save it as 'CSV UTF-8'.") from None
     except (OSError, csv.Error) as error:
-        raise FedmtError(f"{path}: cannot read the table ({error}).") from None
+        raise FedmtError(f"{path}: the table cannot be read ({error}).") from None
     if not lines:
         raise FedmtError(f"{path}: the table is empty.")
     for sign, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(lines[0]) == 1 and sign in lines[0][0]:
-            raise FedmtError(f"{path}: the table is separated by {name}; save it separated by commas.")
+            raise FedmtError(
+                f"{path}: the cells are separated by {name}. Save the table with commas instead."
+            )
     if len(lines) < 2:
         raise FedmtError(f"{path}: no lines below the header.")
     return lines[0], lines[1:]
@@ -177,19 +188,20 @@ def _names_images(cells: Sequence[str]) -> bool:
 
 
 def _is_label(cells: Sequence[str]) -> bool:
-    """Every cell filled, and few different ones."""
+    """Whether every cell is filled and there are few distinct values."""
     different = set(cells)
     return "" not in different and 2 <= len(different) <= max(2, min(200, len(cells) // 2))
 
 
 def _likelihood(title: str) -> int:
-    """0 for a title that says label, 2 for one that says something else, 1 for any other."""
+    """0 for a title that means label, 2 for a title that means something else, 1 for any other."""
     words = set(re.split(r"[\W_]+", title.casefold()))
     return 2 if words & set(UNLIKELY) else 0 if words & set(LIKELY) else 1
 
 
 def _root(path: Path, names: Sequence[str]) -> Path:
-    """The folder that the images lie in: the table's own, unless they are found in one next to it."""
+    """The folder that contains the images: the table's own folder, unless they are found in one next to
+    it."""
     base = path.parent
     places = [base, base / "images", base / path.stem, base.parent, base.parent / "images"]
     return next((p for p in places if (p / names[0]).is_file()), base)

@@ -12,13 +12,11 @@ if TYPE_CHECKING:
 
 LIKELY = (COLUMN, "question", "sentence", "report", "note", "notes", "comment", "message", "description")
 
-TABLE = """\
-# Words are hashed into this many buckets, so no center has to know another's words. Of a longer text, the
-# first `length` words are read; with ngrams = 2, pairs of neighboring words count too.
-[text]
-features = 4096
-length = {length}
-ngrams = 1"""
+TABLE = (
+    "# Words are hashed into this many buckets, so no center needs to know another's words. In a longer "
+    "text, only the\n# first `length` words are read. With ngrams = 2, pairs of neighboring words count "
+    "too.\n[text]\nfeatures = 4096\nlength = {length}\nngrams = 1"
+)
 
 
 def text_column(columns: Mapping[str, Sequence[str]]) -> str | None:
@@ -34,7 +32,7 @@ def _is_prose(cells: Sequence[str]) -> bool:
 
 
 def longest(cells: Sequence[str]) -> int:
-    """A length that nearly all of the texts fit in: a power of two, from 32 to 512 words."""
+    """A power of two, from 32 to 512 words, that nearly all texts fit in."""
     words = sorted(len(cell.split()) for cell in cells)
     enough = words[int(0.99 * (len(words) - 1))]
     return next((n for n in (32, 64, 128, 256) if n >= enough), 512)

@@ -1,4 +1,5 @@
-"""A plan as a commented federation.toml: what was guessed says why, what could not is to fill in."""
+"""Writes a plan as a commented federation.toml. Comments give the reason for each guess and mark what the
+user must fill in."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from fedmt.inputs.tabular import read_frame
 
 
 def config_text(plan: Plan, folder: Path, left: Sequence[LeftOut] = ()) -> str:
-    """The file; `folder` is where it will lie, and paths are relative to it. left: what is not in it."""
+    """The text of the file. Paths are relative to `folder`, where the file will be. left: what was left
+    out."""
     parts = [
         _head(plan),
         *(["\n".join(_comment(str(one)) for one in left)] if left else []),
@@ -37,16 +39,16 @@ def _head(plan: Plan) -> str:
     inputs = {"texts": "text", "rows": "tables", "vectors": "vectors"}
     kind = f'input = "{inputs[plan.word]}"\n' if plan.word in inputs else ""
     return (
-        "# Written by `fedmt init` from what it found. Read the comments: they say what was guessed.\n"
-        "# `fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n"
-        f"{kind}seed = 0\n"
-        f"wanted = {_quoted(plan.wanted)}   # the label space that the model predicts in"
+        "# Written by `fedmt init` from what it found. Read the comments: they explain each guess.\n# "
+        f"`fedmt check` on this file loads everything and trains nothing; `fedmt run` trains.\n{kind}seed = "
+        f"0\nwanted = {_quoted(plan.wanted)}   # the label space that the model predicts in"
     )
 
 
 def _spaces(plan: Plan) -> str:
     lines = [
-        "# Names of the classes, as they are written in the data. Centers with the same names share a space.",
+        "# The names of the classes, as they are written in the data. Centers with the same names share a "
+        "space.",
         "[spaces]",
     ]
     for name, classes in plan.spaces.items():
@@ -60,9 +62,10 @@ def _correspondence(plan: Plan, space: str, proposal: Proposal) -> str:
     if not found:
         return (
             _comment(
-                f"How '{space}' corresponds to '{plan.wanted}' is estimated: no names are alike, no center "
-                f"has both labels. If you know it, say which class of '{space}' each wanted class belongs to "
-                f"(or a share: {{ a = 0.9, b = 0.1 }}): {listed(plan.spaces[space])}."
+                f"How '{space}' corresponds to '{plan.wanted}' will be estimated, because no names are alike "
+                f"and no center has both labels. If you know it, name the class of '{space}' that each "
+                "wanted class belongs to (or give shares: {{ a = 0.9, b = 0.1 }}): "
+                f"{listed(plan.spaces[space])}."
             )
             + "\n"
             + _table(plan, space, proposal, "# ")
@@ -79,15 +82,15 @@ def _correspondence(plan: Plan, space: str, proposal: Proposal) -> str:
     )
     if proposal.certain:
         return (
-            _comment(f"'{space}': {reason}. Check it; without this table it is estimated.")
+            _comment(f"'{space}': {reason}. Check it. Without this table, the correspondence is estimated.")
             + "\n"
             + _table(plan, space, proposal, "")
         )
     why = proposal.problem or "similar names may mislead"
     return (
         _comment(
-            f"'{space}', a proposal {reason}; not used, since {why}: it is estimated. To use it, "
-            "check it, fill in what is missing and remove the #."
+            f"'{space}', a proposal {reason}. It is not used because {why}, so the correspondence is "
+            "estimated. To use the proposal, check it, fill in what is missing and remove the #."
         )
         + "\n"
         + _table(plan, space, proposal, "# ")
@@ -126,7 +129,9 @@ def _reference(plan: Plan, folder: Path) -> str:
         *_source(plan.reference, folder),
     ]
     if others:
-        lines.append(_comment(f"Its table also has {listed(others)}: label_column may be another."))
+        lines.append(
+            _comment(f"Its table also has {listed(others)}, so label_column could be another column.")
+        )
     return "\n".join(lines)
 
 
@@ -140,7 +145,7 @@ def _center(member: Member, word: str, folder: Path) -> str:
     if member.space is not None:
         lines.append(f"space = {_quoted(member.space)}")
     else:
-        lines.append("# space = …   # no labels were found: it is a center without labels")
+        lines.append("# space = …   # no labels were found, so this is a center without labels")
     return "\n".join(lines)
 
 
@@ -167,12 +172,9 @@ def _tests(plan: Plan, folder: Path) -> Iterable[str]:
         }
         source, path = sources[plan.word]
         yield (
-            "# There is no test set, and without one no accuracy is reported. To have it, set some "
-            f"{plan.word}\n"
-            "# aside that no center trains on, labeled in the wanted space:\n"
-            "# [[tests]]\n"
-            f'# source = "{source}"\n'
-            f'# path = "{path}"'
+            "# There is no test set, and without one no accuracy is reported. To add one, set some "
+            f"{plan.word}\n# aside that no center trains on and label them in the wanted space:\n# "
+            f'[[tests]]\n# source = "{source}"\n# path = "{path}"'
         )
 
 
@@ -203,13 +205,14 @@ def _tables(plan: Plan) -> str:
     again = shlex.join(["fedmt", "schema", "federation.toml", *ignored, "--force"])
     return (
         "# How rows become vectors: numbers, categories and missing values, from statistics of all centers.\n"
-        + _comment(f"To make it again: {again}")
+        + _comment(f"To make it again, run: {again}")
         + '\n[tables]\nschema = "schema.toml"'
     )
 
 
 def statistics_of(plan: Plan) -> list[Statistics]:
-    """Of each center's table. Columns that may be labels or identifiers anywhere are features nowhere."""
+    """The labels and identifiers of each center's table. A column that may be one of these anywhere is a
+    feature nowhere."""
     aside = _aside(plan)
     members = (plan.reference, *plan.centers)
     return [Statistics.of(read_frame(m.found.path), m.found.name, aside) for m in members]
@@ -225,7 +228,7 @@ def _all(plan: Plan) -> list[Found]:
 
 
 def _input(plan: Plan) -> str:
-    """The table of the input."""
+    """The config's table for the input."""
     if plan.is_table:
         return _tables(plan)
     found = _all(plan)
@@ -239,10 +242,9 @@ def _training(plan: Plan) -> str:
     small = plan.word == "images" and are_small([m.found.seen for m in (plan.reference, *plan.centers)])
     many = plan.reference.found.images >= 1000
     calibration = (
-        f"# A tenth of the reference center's {plan.word} is not trained on; the model's probabilities are "
-        "then\n"
-        "# calibrated on it. Remove the table to train on all.\n"
-        "[calibration]\nshare = 0.1"
+        f"# A tenth of the reference center's {plan.word} is held out from training; the model's "
+        "probabilities are\n# calibrated on it. Remove this table to train on all of them.\n[calibration]\n"
+        "share = 0.1"
         if many
         else f"# If the reference center has 1,000 {plan.word} or more, hold a share out from training\n"
         "# to calibrate the model's probabilities:\n"
@@ -253,19 +255,20 @@ def _training(plan: Plan) -> str:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Relative to the config where that does not lead far up; else absolute."""
+    """A path relative to the config, unless it would lead far up. Then it is absolute."""
     path, folder = path.resolve(), folder.resolve()
     short = os.path.relpath(path, folder) if path.anchor == folder.anchor else str(path)
     written = Path(short).as_posix() if short.count("..") <= 1 else path.as_posix()
     if not is_utf8(written):
         raise FedmtError(
-            f"{printable(written)}: this path is not in UTF-8, so no config can name it; rename its folders."
+            f"{printable(written)}: this path is not valid UTF-8, so no config can name it. Rename its "
+            "folders."
         )
     return written
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; JSON's escapes are TOML's too."""
+    """A TOML string. JSON's escapes are valid in TOML too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -274,7 +277,7 @@ def _key(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Wrapped, and whatever a name holds, on lines that begin with #."""
+    """Wraps the text into lines that begin with #, whatever characters a name contains."""
     words, lines, line = text.split(), [], "#"
     for word in words:
         if len(line) + 1 + len(word) > 108 and line != "#":

@@ -13,7 +13,8 @@ from fedmt.runs.folder import RunFolder
 
 
 def draw_curves(results: Results, stem: Path) -> list[Path]:
-    """A picture for each of the experiment's `curves`: mean and band of one sd over seeds, by round."""
+    """Draws one picture per entry of the experiment's `curves`: mean and a band of one standard deviation
+    over seeds, by round."""
     drawn = []
     for metric in results.experiment.file.curves:
         lines = {
@@ -27,7 +28,7 @@ def draw_curves(results: Results, stem: Path) -> list[Path]:
 
 
 def _curve(results: Results, cell: Cell, metric: str) -> list[tuple[int, float, float]] | None:
-    """(round, mean, sd) over the finished seeds."""
+    """(round, mean, standard deviation) over the finished seeds."""
     by_round: dict[int, list[float]] = {}
     for run in cell.runs:
         if run.key in results.finished:
@@ -42,8 +43,8 @@ def _curve(results: Results, cell: Cell, metric: str) -> list[tuple[int, float, 
 def _draw(
     stem: Path, metric: str, lines: Mapping[tuple[str, str], list[tuple[int, float, float]]]
 ) -> list[Path]:
-    """Colour tells the column, dashes the row."""
-    # Here, not above: only curves need it, and it takes a while to load.
+    """Color shows the column, dashes show the row."""
+    # Imported here because only curves need it, and it takes a while to load.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")

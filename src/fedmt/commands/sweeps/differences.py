@@ -21,7 +21,8 @@ from fedmt.runs.folder import RunFolder
 
 
 def all_differences(results: Results) -> dict[tuple[str, str, str], Difference]:
-    """Of every finished cell from the baseline's column of its row: by row, column and metric."""
+    """The differences of every finished cell from the baseline's column in its row, by row, column and
+    metric."""
     base = results.experiment.file.baseline
     bases = {cell.row: cell for cell in results.cells if cell.column == base}
     return {
@@ -35,13 +36,14 @@ def all_differences(results: Results) -> dict[tuple[str, str, str], Difference]:
 
 
 def _in_the_wanted_space(metric: str, run: Run) -> bool:
-    """In another space a table shows the mean over the answers of several centers, and a file keeps their
-    mean probabilities, so that a difference would not be that of the figures above it."""
+    """Whether a metric can be compared. In another space, a table shows the mean over the answers of several
+    centers, while a file keeps their mean probabilities. The difference of the latter would not match the
+    figures in the table."""
     return spelled_out(metric, run.config) == spelled_out(metric.partition(".")[0], run.config)
 
 
 def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Difference | None:
-    """The mean over seeds of one metric's difference, with its 95% interval; None where no pair is finished.
+    """The mean over seeds of one metric's difference, with its 95% interval; None if no pair is finished.
 
     cell, base: two columns of one row. folder: where their runs are.
     """
@@ -55,7 +57,8 @@ def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Diff
         return None
     first = pairs[0][0].labels
     if all(np.array_equal(test.labels, first) for pair in pairs for test in pair):
-        # The test samples do not depend on the seed: each is drawn together with all that was said of it.
+        # The test samples do not depend on the seed, so each is resampled together with everything predicted
+        # for it.
         sides = [[probabilities(test) for test in side] for side in zip(*pairs, strict=True)]
         return differences(sides[0], sides[1], _labels(pairs[0][0]), [name]).get(name)
     each = [
@@ -68,7 +71,8 @@ def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Diff
 
 
 def _mean(found: Sequence[Difference]) -> Difference:
-    """Of differences on separate test samples: their errors are independent, so squares add up."""
+    """The interval of differences on separate test samples. Their errors are independent, so the squares
+    add up."""
     value = mean(d.value for d in found)
     below = math.hypot(*(d.value - d.low for d in found)) / len(found)
     above = math.hypot(*(d.high - d.value for d in found)) / len(found)
@@ -77,7 +81,7 @@ def _mean(found: Sequence[Difference]) -> Difference:
 
 
 def _predicted(run: Run, metric: str, folder: Path) -> Predicted | None:
-    """What a finished run's last model said of the test samples, in the space of a metric."""
+    """The predictions of a finished run's last model on the test samples, in the space of a metric."""
     evaluation: Evaluation | None = read_evaluation(RunFolder(folder / run.key).evaluation_file)
     space = spelled_out(metric, run.config).partition(".")[2]
     tests = evaluation.tests if evaluation is not None else ()

@@ -1,4 +1,4 @@
-"""What is shown while the runs of an experiment go on."""
+"""The progress shown while the runs of an experiment are in progress."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from fedmt.training.progress import Live
 
 
 class Display(Live):
-    """Runs done, what runs now and in which round, time left; plain lines where there is no terminal."""
+    """Shows the finished runs, the current runs and their rounds, and the time left. Prints plain lines if
+    there is no terminal."""
 
     def __init__(self, console: Console, runs: list[Run]) -> None:
         super().__init__(console, TimeRemainingColumn(elapsed_when_finished=False))
         self._total, self._ended = len(runs), 0
-        # The bar moves by images trained, since runs differ: where they are not known, by runs.
+        # The bar counts trained images, because runs differ in size. If the number is unknown, it counts
+        # runs.
         costs = {r.key: cost(r.config) for r in runs}
         self._costs = (
             {k: float(c or 1) for k, c in costs.items()} if all(costs.values()) else dict.fromkeys(costs, 1.0)
@@ -31,7 +33,7 @@ class Display(Live):
         self._done = dict.fromkeys(self._costs, 0.0)
 
     def _stop_at_once(self) -> None:
-        """Files are replaced whole, and workers leave by themselves."""
+        """Stops at once: files are replaced whole, and workers end by themselves."""
         self._progress.stop()
         os._exit(130)
 
@@ -40,15 +42,15 @@ class Display(Live):
         key = one.key
         if kind == "started":
             done, self._rounds[key], notes = rest
-            if key in self._tasks:  # its process died, and it is tried once more
+            if key in self._tasks:  # its process died, and the run is tried once more
                 self._progress.remove_task(self._tasks.pop(key))
             self._tasks[key] = self._progress.add_task(one.label, total=self._rounds[key], note="")
             self._move(key, done)
             if not self.console.is_terminal:
-                going_on = f", going on after round {done}" if done else ""
+                going_on = f", continuing after round {done}" if done else ""
                 self.console.print(f"{one.label}: started{going_on}", soft_wrap=True)
             for note in notes:
-                if note not in self._notes:  # a sentence for every seed would hide the others
+                if note not in self._notes:  # one sentence per seed would hide the others
                     self._notes.add(note)
                     self.console.print(f"Note: {one.label}: {note}", soft_wrap=True)
         elif kind == "round":

@@ -21,13 +21,14 @@ from fedmt.inputs import DEFAULT_INPUT
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one cell: its checked config and the folder that is its alone."""
+    """One run of one cell: its checked config and its own folder."""
 
     label: str
     config: Config
     text: str
     key: str
-    """Folder name: a function of the resolved config, so that equal runs meet wherever they come from."""
+    """Folder name. It is a function of the resolved config, so that equal runs share a folder wherever they
+    come from."""
 
     @property
     def digest(self) -> str:
@@ -36,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """A row and a column: a run for each seed, or none and why."""
+    """A row and a column: one run per seed, or no runs and the reason."""
 
     row: str
     column: str
@@ -44,12 +45,12 @@ class Cell:
     selected: bool = True
     skipped: str = ""
     random_start: bool = False
-    """Whether the paper started from ImageNet weights here and this does not."""
+    """Whether the paper started from ImageNet weights here and this run does not."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What the command line says of an experiment."""
+    """The options of an experiment given on the command line."""
 
     seeds: int = 3
     scale: Scale = "full"
@@ -62,8 +63,8 @@ class Sweep:
 def expand(experiment: Experiment, sweep: Sweep) -> list[Cell]:
     """All cells, row by row, with their runs: base < set < row < column < cell < scale < --set, by seed.
 
-    Every config of a cell that was asked for is checked. Cells that `only` leaves out are expanded as far
-    as they go, so that what is known of them can be shown.
+    Every config of a requested cell is checked. Cells that `only` leaves out are expanded as far as possible,
+    so that their known results can be shown.
     """
     reasons = {(s.row, s.column): s.reason for s in experiment.file.skip}
     cells = []
@@ -83,7 +84,8 @@ def expand(experiment: Experiment, sweep: Sweep) -> list[Cell]:
     if not any(c.selected for c in cells):
         labels = [p.label for p in (*experiment.file.columns, *experiment.file.rows)]
         raise FedmtError(
-            f"--only {listed(sweep.only)}: no row or column has it. Labels: {listed(labels, 30)}."
+            f"--only {listed(sweep.only)}: no row or column has this in its label. Labels: "
+            f"{listed(labels, 30)}."
         )
     return cells
 
@@ -105,13 +107,15 @@ def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected
     settings = {key: value for part in parts.values() for key, value in _flat(part)}
     name = settings.get("method.name")
     if name is not None and name != raw.get("method", {}).get("name", "fedmt"):
-        raw["method"] = {}  # the base's options are another method's
+        raw["method"] = {}  # the base's options belong to another method
     origin = _CellOrigin(base.path, base.text)
     for place, part in parts.items():
         for key, value in _flat(part):
             where = f"{experiment.path}, {place}"
             if key == "seed":
-                raise FedmtError(f"{where}seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
+                raise FedmtError(
+                    f"{where}seed: the seeds of an experiment are 0 to N-1. Choose N with --seeds."
+                )
             _put(raw, key, value, where)
             origin.places[tuple(key.split("."))] = where
     _move_data(raw, experiment, base.path, sweep.data)
@@ -129,7 +133,7 @@ def _cell(experiment: Experiment, row: Row, column: Part, sweep: Sweep, selected
     for item in sweep.overrides:
         keys = override(raw, item)
         if keys == ("seed",):
-            raise FedmtError("--set seed: an experiment's seeds are 0 to N-1; choose N by --seeds.")
+            raise FedmtError("--set seed: the seeds of an experiment are 0 to N-1. Choose N with --seeds.")
         origin.places[keys] = f"--set {'.'.join(keys)} ({row.label}, {column.label}): "
     config = parse_config(raw, origin)
     label = f"{column.label}, {row.label}"
@@ -150,20 +154,20 @@ def _run(config: Config, label: str) -> Run:
 
 @dataclass(frozen=True)
 class _CellOrigin(Origin):
-    """Names the row, column, scale or --set that a setting came from, else the base config."""
+    """Names the row, column, scale or --set that a setting came from, or else the base config."""
 
     places: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def place(self, *location: int | str) -> str:
         for key, where in reversed(self.places.items()):
-            # The second: where a whole table is refused that only this setting brought in.
+            # The second case: a whole table is rejected that only this setting introduced.
             if location[: len(key)] == key or (location and key[: len(location)] == location):
                 return where
         return super().place(*location)
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by dotted key: `{"a.b" = 1}` and `{a = {b = 1}}` say the same."""
+    """Settings by dotted key: `{"a.b" = 1}` and `{a = {b = 1}}` mean the same."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -172,7 +176,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _put(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Sets a dotted key; None takes it away."""
+    """Sets a dotted key. None removes it."""
     *tables, last = key.split(".")
     for table in tables:
         raw = raw.setdefault(table, {})
@@ -185,8 +189,8 @@ def _put(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
 
 
 def _weights_for(backbone: str, sweep: Sweep) -> Path | None:
-    """The file of --weights whose name begins with the backbone's, as torchvision names them; a single
-    file of another name is for every backbone."""
+    """The file of --weights whose name begins with the backbone's name, as torchvision names its files. A
+    single file with another name is used for every backbone."""
     for file in sweep.weights:
         if not file.is_file():
             raise FedmtError(f"--weights {file}: there is no such file.")
@@ -197,7 +201,7 @@ def _weights_for(backbone: str, sweep: Sweep) -> Path | None:
 
 
 def _move_data(raw: dict[str, Any], experiment: Experiment, base: Path, data: Path | None) -> None:
-    """Paths of the base config into `data` next to the experiments' folder go to --data instead."""
+    """Redirects paths of the base config into `data`, next to the experiments' folder, to --data."""
     home = experiment.path.resolve().parent.parent / "data"
     goal = (data or default_data(experiment.path.resolve().parent)).resolve()
 

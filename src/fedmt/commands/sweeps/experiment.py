@@ -1,4 +1,4 @@
-"""An experiment: a config, swept over rows and columns, and the figures that the paper prints beside.
+"""An experiment: a config swept over rows and columns, together with the figures printed in the paper.
 
 This file finds and reads `experiments/NAME.toml`; expansion.py makes runs of it. docs/guides/sweeps.md
 describes the format.
@@ -27,8 +27,9 @@ Figure = float | tuple[float] | tuple[float, float]
 class Part(Section):
     """What rows and columns have in common.
 
-    set: settings by dotted key. weights: the paper starts these runs from ImageNet weights, so they take the
-    file of `--weights`; without one, 'used' starts at random and says so, 'needed' is left out.
+    set: settings by dotted key. weights: the paper starts these runs from ImageNet weights, so they use the
+    file given by `--weights`; without a file, a 'used' run starts from random weights and is marked, and a
+    'needed' run is left out.
     """
 
     label: str = Field(min_length=1)
@@ -37,9 +38,10 @@ class Part(Section):
 
 
 class Row(Part):
-    """A row. paper: figures by column, of the first metric shown; or by metric, then by column.
+    """A row. paper: figures by column, for the first metric shown; or by metric, then by column.
 
-    config: of this row, in place of the file's. cells: settings of single cells, by column, after all others.
+    config: the config of this row, instead of the file's. cells: settings of single cells, by column, applied
+    after all others.
     """
 
     config: Path | None = None
@@ -56,7 +58,8 @@ class Skip(Section):
 
 
 class ExperimentFile(Section):
-    """A whole experiment file. set: settings of every cell, by dotted key, before its row's and column's.
+    """A whole experiment file. set: settings of every cell, by dotted key, applied before those of its row
+    and column.
 
     show: `accuracy.fine` and the like; a metric without a label space is shown in the wanted one.
     baseline: the column that the others are compared with, on the same test samples.
@@ -77,7 +80,7 @@ class ExperimentFile(Section):
 
 @dataclass(frozen=True)
 class Base:
-    """A config that is swept, as its file has it."""
+    """A swept config, as its file states it."""
 
     path: Path
     raw: dict[str, Any]
@@ -94,7 +97,7 @@ class Experiment:
     bases: Mapping[str, Base]
 
     def paper_figure(self, metric: str, row: str, column: str) -> tuple[float, ...] | None:
-        """What the paper prints for a cell, or None."""
+        """The figure that the paper prints for a cell, or None."""
         (found,) = [r for r in self.file.rows if r.label == row]
         by_metric = found.paper.get(metric)
         figure = by_metric.get(column) if isinstance(by_metric, dict) else None
@@ -108,14 +111,15 @@ class Experiment:
 
 
 def experiments_folder() -> Path:
-    """The shipped experiments: inside an installed package, or beside `src` in a source tree."""
+    """The shipped experiments: inside an installed package, or next to `src` in a source tree."""
     here = Path(__file__).resolve().parents[2]
     packaged = here / "experiments"
     return packaged if packaged.is_dir() else here.parents[1] / "experiments"
 
 
 def default_data(folder: Path) -> Path:
-    """`data` next to the experiments; in the current folder where they are part of an installed package."""
+    """`data` next to the experiments, or in the current folder if the experiments are part of an installed
+    package."""
     packaged = folder == Path(__file__).resolve().parents[2] / "experiments"
     return (Path.cwd() if packaged else folder.parent) / "data"
 
@@ -133,8 +137,8 @@ def find_experiment(name: str) -> Path:
     if name.endswith(".toml") or "/" in name:
         return Path(name)
     raise FedmtError(
-        f"No experiment '{name}'.{nearest(name, known)} Known: {listed(known, 30)}; or give the path of a "
-        "TOML file of your own."
+        f"No experiment '{name}'.{nearest(name, known)} Known: {listed(known, 30)}; or give the path of your "
+        "own TOML file."
     )
 
 
@@ -156,7 +160,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def _bases(file: ExperimentFile, home: Path, origin: Origin) -> dict[str, Base]:
-    """The config of each row; one that several rows share is read once."""
+    """The config of each row. A config that several rows share is read once."""
     read: dict[Path, Base] = {}
     found = {}
     for number, row in enumerate(file.rows):
@@ -164,12 +168,13 @@ def _bases(file: ExperimentFile, home: Path, origin: Origin) -> dict[str, Base]:
         name = row.config or file.config
         if name is None:
             raise FedmtError(
-                f"{origin.place('rows', number)}row '{row.label}': config: missing, here and above."
+                f"{origin.place('rows', number)}row '{row.label}': config: missing, both here and at the top "
+                "of the file."
             )
         path = (home.parent / name).resolve()
         if path not in read:
             if not path.is_file():
-                raise FedmtError(f"{origin.place(*key)}config: there is no file {path}.")
+                raise FedmtError(f"{origin.place(*key)}config: the file {path} does not exist.")
             read[path] = Base(path, *read_toml(path))
         found[row.label] = read[path]
     return found
@@ -180,7 +185,7 @@ def _check_labels(file: ExperimentFile, origin: Origin) -> None:
     for kind, labels in (("columns", columns), ("rows", rows)):
         double = [label for label in labels if labels.count(label) > 1]
         if double:
-            raise FedmtError(f"{origin.place(kind)}{kind}: the label '{double[0]}' is there twice.")
+            raise FedmtError(f"{origin.place(kind)}{kind}: the label '{double[0]}' is used twice.")
 
     def known(label: str, labels: list[str], where: str) -> None:
         if label not in labels:
@@ -191,8 +196,8 @@ def _check_labels(file: ExperimentFile, origin: Origin) -> None:
     for number, metric in enumerate(file.show):
         if metric in METRICS and METRICS[metric].function is None:
             raise FedmtError(
-                f"{origin.place('show', number)}show: '{metric}' has values by class only, and a table shows "
-                "one per run."
+                f"{origin.place('show', number)}show: '{metric}' has values per class only, and a table "
+                "shows one value per run."
             )
         if "." not in metric and metric not in METRICS and metric not in MEASURES:
             raise FedmtError(

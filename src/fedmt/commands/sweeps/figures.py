@@ -9,7 +9,7 @@ from fedmt.config import Config
 from fedmt.metrics import METRICS
 
 SHARES = ("confident_share", "pseudo_label_accuracy", "attack_success")
-"""Measures of the training that are shares, and shown in percent as the metrics of that unit are."""
+"""Training measures that are shares. They are shown in percent, like the metrics with that unit."""
 
 MEASURES = (
     *SHARES,
@@ -19,14 +19,14 @@ MEASURES = (
     "reference_loss",
     "clipped_entries",
 )
-"""What a round's record has beside metrics and losses, as one number."""
+"""What a round's record contains besides metrics and losses, as one number."""
 
 NESTED = ("mean_matrix", "tests")
-"""Of a record: `{metric: {space: value}}` and `{test: {metric: value}}`."""
+"""The shapes of a record: `{metric: {space: value}}` and `{test: {metric: value}}`."""
 
 
 def metric_of(record: Mapping[str, Any], metric: str) -> float | None:
-    """A metric of one round's record by its dotted name; None where the method has none.
+    """A metric of one round's record by its dotted name; None if the method does not have it.
 
     >>> record = {"accuracy": {"fine": 0.5}, "mean_matrix": {"ece": {"v1.0": 0.25}}}
     >>> metric_of(record, "accuracy.fine"), metric_of(record, "mean_matrix.ece.v1.0")
@@ -41,7 +41,7 @@ def metric_of(record: Mapping[str, Any], metric: str) -> float | None:
 
 
 def spelled_out(metric: str, config: Config) -> str:
-    """`balanced_accuracy` is short for that metric in the wanted label space of a run."""
+    """`balanced_accuracy` is short for this metric in the run's wanted label space."""
     wanted = config.benchmark.wanted if config.benchmark is not None else config.wanted
     return f"{metric}.{wanted}" if metric in METRICS else metric
 
@@ -54,7 +54,7 @@ def is_share(metric: str) -> bool:
 
 
 def _parts(metric: str) -> list[str]:
-    """The keys that a dotted name leads through. Names of label spaces and tests may have dots themselves."""
+    """The sequence of keys in a dotted name. Names of label spaces and tests may contain dots themselves."""
     first, _, rest = metric.partition(".")
     if first == "mean_matrix":
         return [first, *rest.split(".", 1)]
@@ -62,7 +62,7 @@ def _parts(metric: str) -> list[str]:
 
 
 def metrics_of(record: Mapping[str, Any]) -> list[str]:
-    """The dotted names of a round's metrics, its centers' own left out."""
+    """The dotted names of a round's metrics, without the centers' own."""
     found = []
     for key, value in record.items():
         if key == "centers":
@@ -74,7 +74,7 @@ def metrics_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def number(metric: str, value: float) -> str:
-    """A share in percent with one digit, another metric with three."""
+    """A share in percent with one decimal, any other metric with three."""
     return f"{value:.1f}" if is_share(metric) else f"{value:.3f}"
 
 

@@ -1,7 +1,8 @@
-"""Runs an experiment: its runs in worker processes side by side, its table rewritten as they finish.
+"""Runs an experiment: its runs execute side by side in worker processes, and its table is rewritten as they
+finish.
 
-A run is a run folder like any other, named after its resolved config: finished ones are kept, a killed
-one goes on, and two experiments that share a run share its folder.
+Each run has an ordinary run folder, named after its resolved config. Finished runs are kept, killed runs
+continue, and two experiments that share a run share its folder.
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ from fedmt.engines.device import pick_device
 from fedmt.training.run import Stopped
 
 MOST_REPORTED = 4
-"""Runs that the next command names: a page of more is hard to read."""
+"""Number of runs that the suggested next command names. A page with more is hard to read."""
 
 GIB_PER_RUN = 6
 CORES_PER_RUN = 2
-"""On CUDA: the GPU memory and the cores that a run is taken to need (a ResNet18 at batch 50 and its data)."""
+"""On CUDA: the GPU memory and the cores that a run is assumed to need (a ResNet18 at batch size 50 and its
+data)."""
 
 WHERE_TO_GET = {
     "cifar-100-python": "unpack cifar-100-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html there",
-    "fitzpatrick17k": "see https://github.com/mattgroh/fitzpatrick17k and the head of "
+    "fitzpatrick17k": "see https://github.com/mattgroh/fitzpatrick17k and the header of "
     "experiments/base/fitzpatrick17k.toml",
-    "trec": "scripts/text_benchmarks.py makes it of the download",
-    "clinc150": "scripts/text_benchmarks.py makes it of the download",
-    "breakhis": "see the head of experiments/base/breakhis.toml",
+    "trec": "scripts/text_benchmarks.py makes it from the download",
+    "clinc150": "scripts/text_benchmarks.py makes it from the download",
+    "breakhis": "see the header of experiments/base/breakhis.toml",
 }
 
 
@@ -56,7 +58,8 @@ def reproduce(
     console: Console,
     jobs: int | None = None,
 ) -> bool:
-    """Runs what is not finished yet and writes the table; whether no run failed. May raise `Stopped`."""
+    """Runs what is not finished yet and writes the table. Returns whether every run succeeded. May raise
+    `Stopped`."""
     cells = expand(experiment, sweep)
     asked = {r.key: r for cell in cells if cell.selected for r in cell.runs}
     _check_data([r.config for r in asked.values()])
@@ -74,14 +77,14 @@ def reproduce(
     left = [r for r in asked.values() if r.key not in finished]
     left.sort(
         key=lambda r: r.config.seed
-    )  # stable: every cell gets a first figure before any gets its second
-    # Before anything runs: an --out that cannot be written to shall not cost a run.
+    )  # a stable sort: every cell gets its first figure before any cell gets its second
+    # Check --out before anything runs, so that a folder that cannot be written to does not cost a run.
     results.write(stem)
     if left:
         jobs = min(jobs or default_jobs(left), len(left))
         console.print(
-            f"{experiment.file.title}: {len(asked)} runs, {len(asked) - len(left)} of them finished before; "
-            f"{jobs} at a time in {folder}",
+            f"{experiment.file.title}: {len(asked)} runs, {len(asked) - len(left)} of them already "
+            f"finished; {jobs} at a time in {folder}",
             soft_wrap=True,
         )
 
@@ -120,8 +123,8 @@ def reproduce(
 
 
 def default_jobs(runs: list[Run]) -> int:
-    """Runs side by side: on a CPU one a core; on CUDA as many as free memory and cores allow, by a rough
-    rule. --jobs overrides it."""
+    """The number of runs side by side: on a CPU, one per core; on CUDA, as many as free memory and cores
+    allow, by a rough rule. --jobs overrides it."""
     device = pick_device(runs[0].config.device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if device.type != "cuda":
@@ -131,7 +134,7 @@ def default_jobs(runs: list[Run]) -> int:
 
 
 def _check_data(configs: list[Config]) -> None:
-    """Every file or folder that the runs will read is there."""
+    """Checks that every file or folder that the runs will read exists."""
     missing: dict[Path, None] = {}
     for config in configs:
         if config.benchmark is not None:
@@ -149,7 +152,7 @@ def _check_data(configs: list[Config]) -> None:
             + "."
             for path in missing
         ]
-        raise FedmtError("\n".join([*hints, "Or name the folder that holds the data by --data DIR."]))
+        raise FedmtError("\n".join([*hints, "Or give the folder that contains the data with --data DIR."]))
 
 
 def _print_results(results: Results, console: Console) -> None:
@@ -167,7 +170,7 @@ def _print_results(results: Results, console: Console) -> None:
 
 
 def list_experiments(sweep: Sweep, out: Path, console: Console) -> None:
-    """A line for each shipped experiment; nothing is loaded."""
+    """One line per shipped experiment. Nothing is loaded."""
     table = Table(
         title=f"fedmt reproduce NAME; runs with --seeds {sweep.seeds}, images at --scale {sweep.scale}"
     )
@@ -183,7 +186,7 @@ def list_experiments(sweep: Sweep, out: Path, console: Console) -> None:
         finished = sum((out / "runs" / key / "summary.json").exists() for key in runs)
         costs = [cost(r.config) for r in runs.values()]
         known = [c for c in costs if c is not None]
-        images = _short(sum(known)) if len(known) == len(costs) else "not known without the data"
+        images = _short(sum(known)) if len(known) == len(costs) else "unknown without the data"
         table.add_row(
             name, experiment.file.paper or "", str(len(runs)), str(finished), images, experiment.file.title
         )
@@ -211,16 +214,16 @@ def command_line(
     jobs: int | None,
     console: Console,
 ) -> bool:
-    """`fedmt sweep` and `fedmt reproduce`; whether no run failed.
+    """`fedmt sweep` and `fedmt reproduce`. Returns whether every run succeeded.
 
-    Ctrl-C ends it with the command that continues, and status 130.
+    Ctrl-C ends it with status 130 and the command that continues.
     """
     if scale not in SCALES:
         raise FedmtError(f"--scale {scale}: no such scale.{nearest(scale, SCALES)} Known: {listed(SCALES)}.")
     sweep = Sweep(seeds, scale, tuple(only or ()), tuple(overrides or ()), tuple(weights or ()), data)
     if listing:
         list_experiments(sweep, out, console)
-        # Of all experiments this one needs no download.
+        # This is the only experiment that needs no download.
         next_step(console, "reproduce", "methods", "--scale", "tiny", "--seeds", "1")
         return True
     if name is None:
@@ -228,7 +231,7 @@ def command_line(
     path = find_experiment(name)
     if called == "reproduce" and name not in known_experiments():
         console.print(
-            f"Note: for a file of your own, `fedmt sweep {shlex.quote(name)}` does the same.", soft_wrap=True
+            f"Note: for your own file, `fedmt sweep {shlex.quote(name)}` does the same.", soft_wrap=True
         )
     command = ["fedmt", called, name]
     for option, values in (("--only", sweep.only), ("--weights", sweep.weights), ("--set", sweep.overrides)):

@@ -1,6 +1,6 @@
-"""What an experiment has found so far: a table in Markdown, and the same as JSON.
+"""The results of an experiment so far: a table in Markdown, and the same as JSON.
 
-A figure is the last round's, never the best of any round.
+Every figure comes from the last round, never from the best round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTHING = "\N{EN DASH}"
 SCALE_NOTES = {
     "full": "as written",
     "small": "**not the paper's setting**: fewer classes, images and rounds, a small network",
-    "tiny": "**not the paper's setting**: a smoke test of seconds; its figures mean nothing",
+    "tiny": "**not the paper's setting**: a smoke test that takes seconds; its figures mean nothing",
 }
 
 
@@ -39,12 +39,13 @@ class Finished:
     summary: Mapping[str, Any]
 
     def value(self, metric: str) -> float | None:
-        """`accuracy.fine` and the like, of the last round; shares in per cent."""
+        """`accuracy.fine` and the like, in the last round. Shares are in percent."""
         return metric_of(self.record, metric)
 
 
 def read_finished(folder: Path) -> Finished | None:
-    """The run in a folder, if it is finished; one whose files a kill or a full disk cut short is not."""
+    """The run in a folder if it is finished. A run whose files were cut short by a kill or a full disk is not
+    finished."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -55,7 +56,7 @@ def read_finished(folder: Path) -> Finished | None:
 
 @dataclass(frozen=True)
 class Heading:
-    """What stands above the table, so that it can be read and made again without anything else."""
+    """The heading of a table, so that it can be read and reproduced without anything else."""
 
     scale: Scale
     seeds: int
@@ -65,7 +66,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Results:
-    """The cells of an experiment with what is known of their runs, by the runs' keys."""
+    """The cells of an experiment with the known results of their runs, by the runs' keys."""
 
     experiment: Experiment
     cells: Sequence[Cell]
@@ -74,20 +75,21 @@ class Results:
     heading: Heading
     runs_folder: Path
     differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
-    """By row, column and metric: from the baseline's column. Only a finished sweep has them."""
+    """Differences from the baseline's column, by row, column and metric. Only a finished sweep has them."""
 
     def values(self, cell: Cell, metric: str) -> list[float]:
-        """The finished seeds' figures."""
+        """The figures of the finished seeds."""
         found = [self.value(run, metric) for run in cell.runs]
         return [v for v in found if v is not None]
 
     def value(self, run: Run, metric: str) -> float | None:
-        """A finished run's figure of the last round; a metric without a label space is in the wanted one."""
+        """A finished run's figure from the last round. A metric without a label space is in the wanted
+        one."""
         done = self.finished.get(run.key)
         return None if done is None else done.value(spelled_out(metric, run.config))
 
     def cell_text(self, cell: Cell, metric: str) -> str:
-        """`46.4 ± 0.8`, or what there is instead."""
+        """`46.4 ± 0.8`, or a note if there is no figure."""
         if not cell.runs:
             return NOTHING
         values = self.values(cell, metric)
@@ -112,7 +114,8 @@ class Results:
         return "paper " + " ± ".join(f"{v:.2f}" for v in figure) if figure else ""
 
     def shown(self) -> tuple[list[str], list[str]]:
-        """The labels of the rows and columns in which anything was asked for or is known."""
+        """The labels of the rows and columns with at least one cell that was requested or has known
+        results."""
         known = [c for c in self.cells if c.selected or any(r.key in self.finished for r in c.runs)]
         return list(dict.fromkeys(c.row for c in known)), self._in_order({c.column for c in known})
 
@@ -120,7 +123,7 @@ class Results:
         return [c.label for c in self.experiment.file.columns if c.label in columns]
 
     def table(self, metric: str) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Each shown row: its label, and (text, the paper's text) of its shown cells."""
+        """Each shown row: its label, and (text, the paper's text) for each shown cell."""
         rows, columns = self.shown()
         cells = {(c.row, c.column): c for c in self.cells}
         return [
@@ -135,11 +138,12 @@ class Results:
         ]
 
     def notes(self) -> list[str]:
-        """The experiment's note, what marks in the table mean, and why cells are empty."""
+        """The experiment's note, the meaning of the marks in the table, and why cells are empty."""
         found = [self.experiment.file.note] if self.experiment.file.note else []
         if any(c.random_start for c in self.cells):
             found.append(
-                "† from a random start; the paper's figure is from ImageNet weights (give them by --weights)."
+                "† from a random start; the paper's figure is from ImageNet weights (provide them with "
+                "--weights)."
             )
         rows, columns = self.shown()
         out = [p.label for p in self.experiment.file.rows if p.label not in rows]
@@ -159,13 +163,13 @@ class Results:
         return any(self.value(run, metric) is not None for run in self.runs())
 
     def runs(self) -> list[Run]:
-        """Every run once, though several cells may share it."""
+        """Every run once, although several cells may share it."""
         return list({r.key: r for cell in self.cells for r in cell.runs}.values())
 
     # -- files ----------------------------------------------------------------------------------------
 
     def write(self, stem: Path) -> None:
-        """Writes `stem`.md and .json, each replaced whole."""
+        """Writes `stem`.md and `stem`.json. Each file is replaced whole."""
         with writing(stem.parent):
             stem.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(stem.with_name(stem.name + ".md"), self.markdown(stem.name).encode())
@@ -173,7 +177,7 @@ class Results:
         write_atomically(stem.with_name(stem.name + ".json"), text.encode())
 
     def markdown(self, stem: str = "") -> str:
-        """The table as a document of its own."""
+        """The table as a standalone document."""
         file, heading = self.experiment.file, self.heading
         source = f"{file.paper} of the paper" if file.paper else "Not in the paper"
         seeds = "seed 0" if heading.seeds == 1 else f"seeds 0 to {heading.seeds - 1}"
@@ -181,9 +185,11 @@ class Results:
         lines = [
             f"# {file.title}",
             "",
-            f"{source}. Scale: {heading.scale} ({SCALE_NOTES[heading.scale]}). "
-            f"{seeds.capitalize()}{spread}. Figures are the last round's"
-            + ("; the paper's stand beneath, in italics." if any(r.paper for r in file.rows) else "."),
+            f"{source}. Scale: {heading.scale} ({SCALE_NOTES[heading.scale]}). {seeds.capitalize()}{spread}. "
+            "Figures are from the last round"
+            + (
+                "; the paper's figures are below them in italics." if any(r.paper for r in file.rows) else "."
+            ),
             "",
         ]
         if heading.changed:
@@ -229,7 +235,7 @@ class Results:
         return [*lines, ""]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it for programs: figures unrounded, and every run with its folder."""
+        """Everything for other programs: unrounded figures, and every run with its folder."""
         file, heading = self.experiment.file, self.heading
         return {
             "experiment": self.experiment.name,
@@ -247,7 +253,7 @@ class Results:
         }
 
     def _versions(self) -> dict[str, str]:
-        """That the runs were made with, which may be others than these."""
+        """The versions that the runs were made with, which may differ from the current ones."""
         finished = (self.finished.get(run.key) for run in self.runs())
         each = [found.summary.get("versions", {}) for found in finished if found is not None]
         names = dict.fromkeys(name for versions in each for name in versions)

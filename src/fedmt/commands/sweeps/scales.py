@@ -1,4 +1,4 @@
-"""How large a run is: as the paper's, in minutes or in seconds; and what it costs (docs/guides/sweeps.md)."""
+"""How large a run is: as in the paper, minutes or seconds; and what it costs (docs/guides/sweeps.md)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Scale = Literal["full", "small", "tiny"]
 SCALES: tuple[Scale, ...] = ("full", "small", "tiny")
 
 KNOWN_SETS = {"cifar100": (50_000, 100), "fashion_mnist": (7_000, 10)}
-"""Training images and wanted classes, to tell a run's cost without the data."""
+"""Training images and wanted classes, for estimating a run's cost without the data."""
 
 
 def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
-    """What a scale changes of a checked config; None takes a setting away. The whole rule is here.
+    """What a scale changes in a checked config. None removes a setting. The whole rule is here.
 
-    small: one to four minutes a run on one core. tiny: seconds, to see that everything works. A benchmark on
-    the bundled images is small as it is written.
+    small: one to four minutes per run on one core. tiny: seconds, to check that everything works. A benchmark
+    on the bundled images is already small.
     """
     benchmark, training = config.benchmark, config.training
     bundled = benchmark is not None and benchmark.data.source == "fashion_mnist"
@@ -34,7 +34,7 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
         "training.reference_epochs": min(training.reference_epochs, 5),
         "training.warmup_epochs": min(training.warmup_epochs, 20 if small else 2),
     }
-    if config.input == DEFAULT_INPUT.name:  # the networks of the others are small
+    if config.input == DEFAULT_INPUT.name:  # the other networks are small
         found["model.backbone"] = "small_cnn"
     tuning = getattr(build_method(config), "fine_tune_epochs", None)
     if tuning is not None:
@@ -44,12 +44,12 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
     if benchmark is not None:
         if benchmark.samples is not None:
             found["benchmark.samples"] = max(benchmark.samples // (5 if small else 40), 1)
-        # Else as many as there are: a number that is small for any set, but not for whole groups.
+        # Otherwise use all of them: the number is small for any set, but not for whole groups.
         elif not small and not bundled and benchmark.data.group_column is None:
             found["benchmark.samples"] = 40
-            if benchmark.split == "natural":  # which is all that there are
+            if benchmark.split == "natural":  # this is all of them
                 found["benchmark.split"] = "iid"
-            if benchmark.augment_to:  # it says otherwise how many there are
+            if benchmark.augment_to:  # it states the number in another way
                 found["benchmark.augment_to"] = None
         if benchmark.data.source == "cifar100":
             found["benchmark.subset"] = 4 if small else 2
@@ -59,8 +59,8 @@ def scale_settings(config: Config, scale: Scale) -> dict[str, Any]:
 
 
 def cost(config: Config) -> int | None:
-    """Images that a run trains on, each pass counted: centers x samples x epochs x rounds, and the
-    reference center's. None where only the data could tell."""
+    """Number of images that a run trains on, counting each pass: centers x samples x epochs x rounds, plus
+    those of the reference center. None if only the data could tell."""
     benchmark, training = config.benchmark, config.training
     if benchmark is None:
         return None
@@ -70,7 +70,9 @@ def cost(config: Config) -> int | None:
         return None
     reference = round(share * images) if share is not None else classes * (benchmark.per_class or 0)
     method = build_method(config)
-    tuning = getattr(method, "fine_tune_epochs", None)  # all that FedTrans trains at the reference center
+    tuning = getattr(
+        method, "fine_tune_epochs", None
+    )  # this is all that FedTrans trains at the reference center
     warmup = 0 if method.schedule.reference_counts_in_mean else training.warmup_epochs
     passes = warmup + training.rounds * training.reference_epochs if tuning is None else tuning
     total = reference * passes

@@ -1,4 +1,5 @@
-"""Runs side by side in worker processes, which may die, fail or be told to stop; none outlives its parent."""
+"""Runs side by side in worker processes. These may die, fail or be told to stop, and none outlives its
+parent."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from fedmt.training.run import Stopped, run
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: with `error` if it failed, `stopped` if it was asked to."""
+    """How a run ended: with `error` if it failed, or `stopped` if it was asked to stop."""
 
     error: str = ""
     stopped: bool = False
@@ -39,8 +40,8 @@ class Outcome:
 def run_all(
     runs: list[Run], folder: Path, jobs: int, display: Display, ended: Callable[[Run, Outcome], str]
 ) -> None:
-    """All runs, `jobs` at a time. A worker that dies takes the pool with it: those it interrupted are
-    tried once more, fewer at a time, then counted as failed."""
+    """All runs, `jobs` at a time. A worker that dies takes the pool with it. The runs it interrupted are
+    tried once more, fewer at a time, and then counted as failed."""
     left = {r.key: r for r in runs}
     deaths: Counter[str] = Counter()
     while left:
@@ -57,8 +58,11 @@ def run_all(
 def _run_pool(
     left: dict[str, Run], folder: Path, jobs: int, display: Display, ended: Callable[[Run, Outcome], str]
 ) -> set[str]:
-    """Runs from `left`, which it empties, until all are done or a worker dies; those then under way."""
-    context = multiprocessing.get_context("spawn")  # fork would copy threads and CUDA's state in mid-air
+    """Runs jobs from `left`, emptying it, until all are done or a worker dies. Returns the runs then in
+    progress."""
+    context = multiprocessing.get_context(
+        "spawn"
+    )  # fork would copy threads and CUDA's state at an arbitrary moment
     messages, stop = context.Queue(), context.Event()
     under_way: set[str] = set()
     arguments = (os.getpid(), stop, messages)
@@ -75,7 +79,7 @@ def _run_pool(
                 display.heard(left[key], kind, *rest)
 
     try:
-        # Workers start here and inherit this: Ctrl-C reaches them too, but the parent says what to do.
+        # Workers start here and inherit this. Ctrl-C reaches them too, but the parent decides what to do.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         waiting: dict[Future[Outcome], Run] = {
             pool.submit(_work, r.config, str(folder / r.key), r.key): r for r in left.values()
@@ -102,16 +106,16 @@ def _run_pool(
         return set()
     except BrokenProcessPool:
         listen()
-        if not under_way:  # not even one run began: trying again would end the same way
+        if not under_way:  # not even one run began, so trying again would end the same way
             raise FedmtError("The worker processes ended before they began a run; try --jobs 1.") from None
         return under_way
     finally:
-        stop.set()  # whatever ended this, no run goes on for minutes that nobody waits for
+        stop.set()  # however this ended, no run continues for minutes that nobody waits for
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Worker:
-    """What a worker process knows of its parent."""
+    """What a worker process knows about its parent."""
 
     parent = 0
     stop: Any = None
@@ -124,14 +128,14 @@ class _Worker:
 
 
 def _start_worker(parent: int, stop: Any, messages: Any) -> None:
-    """In each worker once: one thread, so that figures do not depend on the number of workers."""
+    """Runs once in each worker. One thread only, so that figures do not depend on the number of workers."""
     torch.set_num_threads(1)
     _Worker.parent, _Worker.stop, _Worker.messages = parent, stop, messages
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
 def _leave_with_parent() -> None:
-    """Ends an idle worker whose parent was killed: its queue would keep it waiting for ever."""
+    """Ends an idle worker whose parent was killed. Its queue would otherwise keep it waiting forever."""
     while not (_Worker.orphan() and not _Worker.busy):
         time.sleep(0.5)
     os._exit(1)
@@ -139,7 +143,7 @@ def _leave_with_parent() -> None:
 
 def _work(config: Config, folder: str, key: str) -> Outcome:
     """One run, in a worker."""
-    if _Worker.stop.is_set():  # the pool had handed it out already
+    if _Worker.stop.is_set():  # the pool had already handed it out
         return Outcome(stopped=True)
     _Worker.busy = True
     try:
@@ -151,10 +155,10 @@ def _work(config: Config, folder: str, key: str) -> Outcome:
         return Outcome(stopped=True)
     except FedmtError as error:
         return Outcome(" ".join(str(error).split()))
-    except Exception as error:  # a bug, or a library's: it must not end the others
+    except Exception as error:  # a bug here or in a library must not end the other runs
         trace = Path(folder + ".error.txt")
         trace.write_text(traceback.format_exc(), encoding="utf-8")
-        said = " ".join(str(error).split())[:300]  # in a line of a table
+        said = " ".join(str(error).split())[:300]  # fits in one line of a table
         return Outcome(f"{type(error).__name__}: {said} (details in {trace})")
     finally:
         _Worker.busy = False

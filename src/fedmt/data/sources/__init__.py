@@ -37,7 +37,7 @@ SOURCES: Registry[type[Source]] = Registry(
 def read_source(
     spec: SourceSpec, options: Section, space: LabelSpace | None, where: str, split: str = ""
 ) -> SampleSet:
-    """Reads a source; `split` is the part to read where the spec does not say."""
+    """Reads a source. `split` is the part to read if the spec does not name one."""
     part: Split = spec.split or ("test" if split == "test" else "train")
     source = find_source(spec, type(options), f"{where}: source")()
     if source.needs_path and spec.path is None:
@@ -45,8 +45,8 @@ def read_source(
     found = source.read(Request(spec, options, space, where, part))
     if spec.group_column is not None and found.groups is None:
         raise FedmtError(
-            f"{where}: group_column: source '{spec.source}' does not know of groups, so they would be "
-            "separated; list the samples in a manifest or a table."
+            f"{where}: group_column: source '{spec.source}' does not support groups, so they would be "
+            "separated. List the samples in a manifest or a table."
         )
     input = found.input.of(found.samples, where) if isinstance(found.input, type) else found.input
     sites = None if spec.site_column is None else read_sites(spec, len(found), where)
@@ -54,7 +54,7 @@ def read_source(
 
 
 def find_source(spec: SourceSpec, options: type[Section], key: str) -> type[Source]:
-    """The source that a table names; refused where it reads another input than `options` are for."""
+    """The source that a table names. Rejected if it reads another input than the one `options` belong to."""
     source = SOURCES.find(spec.source, key)
     kind = None if source.input is None else INPUTS.find(source.input, key)
     if kind is not None and not issubclass(options, kind.options):

@@ -1,4 +1,4 @@
-"""Arrays that were given in Python: a run folder may keep them in a file for each center, in any input.
+"""Arrays that were given in Python. A run folder may store them in one file per center, for any input.
 
 The file holds the samples in their stored form, so that reading them back changes nothing.
 """
@@ -41,13 +41,13 @@ def read_arrays(path: Path, space: LabelSpace | None) -> SampleSet:
             found = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise FedmtError(
-            f"{path}: there is no such file. It held the arrays of a run; if the run folder was moved, "
+            f"{path}: this file does not exist. It held the arrays of a run; if the run folder was moved, "
             "correct the paths in its config.toml."
         ) from None
     except (SafetensorError, OSError, ValueError) as error:
         raise FedmtError(f"{path}: the file is damaged ({error}).") from None
     if "samples" not in found or "input" not in facts:
-        raise FedmtError(f"{path}: not a file of arrays that `Result.save` wrote.")
+        raise FedmtError(f"{path}: this is not a file of arrays that `Result.save` wrote.")
     input = from_json(json.loads(facts["input"]))
     if space is None:
         return SampleSet(found["samples"], input=input)
@@ -57,7 +57,7 @@ def read_arrays(path: Path, space: LabelSpace | None) -> SampleSet:
 
 
 class Arrays(Source):
-    """`path` is a file that `Result.save` wrote; without it, the arrays were in memory and are gone."""
+    """`path` is a file that `Result.save` wrote. Without it, the arrays were only in memory and are gone."""
 
     name = "arrays"
     input = None

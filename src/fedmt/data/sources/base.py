@@ -18,11 +18,11 @@ from fedmt.inputs.images.shaping import ImageOptions
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is to be read.
+    """A request to read a source.
 
     spec: the config's table. options: the config's table of the input, such as [images]. space: the label
-    space to read labels in; None: no labels. where: begins the errors. split: for sources that have both
-    parts.
+    space to read labels in; None for no labels. where: prefix of the error messages. split: for sources that
+    have a training and a test part.
     """
 
     spec: SourceSpec
@@ -33,27 +33,28 @@ class Request:
 
     @property
     def path(self) -> Path:
-        assert self.spec.path is not None  # `read_source` refuses a source that needs one and has none
+        assert self.spec.path is not None  # `read_source` rejects a source that needs a path and has none
         return self.spec.path
 
     @property
     def images(self) -> ImageOptions:
-        """How images are brought into one tensor."""
+        """How images are converted to one tensor."""
         assert isinstance(self.options, ImageSpec)
         return self.options.options()
 
 
 class Source(Named, ABC):
-    """Base of the sources; one object of it is made for each read."""
+    """Base class of the sources. One object is made for each read."""
 
     input: ClassVar[str | None] = "images"
-    """The input that it reads, by its name in a config; None: any."""
+    """The input that it reads, by its name in a config. None means any input."""
     needs_path: ClassVar[bool] = True
 
     @abstractmethod
     def read(self, request: Request) -> SampleSet:
-        """Samples and labels; what cannot be read is a FedmtError that names the file or line."""
+        """Reads samples and labels. Raises a FedmtError that names the file or line if something cannot be
+        read."""
 
     def has_test_part(self, spec: SourceSpec) -> bool:
-        """Whether it holds training and test samples of one set."""
+        """Whether it holds both training and test samples of one set."""
         return False

@@ -1,7 +1,7 @@
 """CIFAR-100 (Krizhevsky 2009) from its standard `cifar-100-python` folder: files train, test and meta.
 
-They are pickles, which can run any code while they load, so they are read by an unpickler that makes
-lists, dicts, strings, numbers and plain integer arrays, and refuses everything else.
+They are pickles, which can run any code while they load, so they are read by an unpickler that only creates
+lists, dicts, strings, numbers and plain integer arrays, and rejects everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = "cifar-100-python"
 
 
 def read_cifar100(path: str | Path, split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
-    """A split of the set, labelled in "fine" (100 classes) and "coarse" (20 classes).
+    """A split of the set, labeled in "fine" (100 classes) and "coarse" (20 classes).
 
     path: the folder `cifar-100-python`, or the folder it is in.
     """
@@ -52,7 +52,7 @@ def read_cifar100(path: str | Path, split: Split, options: ImageOptions = AS_STO
 
 
 def cifar100_correspondence(train: SampleSet) -> Correspondence:
-    """The correspondence fine -> coarse that the labels of the images show."""
+    """The correspondence fine -> coarse, derived from the labels of the images."""
     fine, coarse = train.spaces["fine"], train.spaces["coarse"]
     mapping: dict[str, str] = {}
     pairs = zip(train.labels["fine"].tolist(), train.labels["coarse"].tolist(), strict=True)
@@ -60,8 +60,8 @@ def cifar100_correspondence(train: SampleSet) -> Correspondence:
         name, target = fine.classes[k], coarse.classes[j]
         if mapping.setdefault(name, target) != target:
             raise FedmtError(
-                f"CIFAR-100: images of the fine class '{name}' are labelled both '{mapping[name]}' and "
-                f"'{target}' in the coarse space, and can belong to one alone. Download the set again."
+                f"CIFAR-100: images of the fine class '{name}' are labeled both '{mapping[name]}' and "
+                f"'{target}' in the coarse space, but each can belong to only one. Download the set again."
             )
     return Correspondence.from_mapping(fine, coarse, mapping, "CIFAR-100")
 
@@ -69,17 +69,17 @@ def cifar100_correspondence(train: SampleSet) -> Correspondence:
 def _unpickle(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            # The original archive was written by Python 2, whose strings latin-1 carries byte by byte.
+            # The original archive was written by Python 2. latin-1 preserves its strings byte by byte.
             content = _Unpickler(file, encoding="latin1").load()
     except FedmtError as error:
         raise FedmtError(f"{path}: {error}") from None
     except OSError as error:
-        raise FedmtError(f"{path}: cannot read it ({error.strerror}); unpack all of '{FOLDER}'.") from None
-    except Exception as error:  # a damaged pickle raises nearly anything
+        raise FedmtError(f"{path}: it cannot be read ({error.strerror}). Unpack all of '{FOLDER}'.") from None
+    except Exception as error:  # a damaged pickle may raise almost any exception
         reason = str(error) or type(error).__name__
         raise FedmtError(f"{path}: truncated or damaged ({reason}); unpack the archive again.") from None
     if not isinstance(content, dict):
-        raise FedmtError(f"{path}: holds a {type(content).__name__}, expected the dict of CIFAR-100.")
+        raise FedmtError(f"{path}: it contains a {type(content).__name__}, expected the dict of CIFAR-100.")
     return {_text(key): value for key, value in content.items()}
 
 
@@ -89,30 +89,30 @@ def _text(item: Any) -> str:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        # NumPy 2 renamed numpy.core to numpy._core; files name whichever wrote them.
+        # NumPy 2 renamed numpy.core to numpy._core. Files name the one that wrote them.
         allowed = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
         if allowed is None:
             raise FedmtError(
-                f"refuses to load '{module}.{name}', which has no place in CIFAR-100 and could run code; "
-                "download the set from its own page."
+                f"refused to load '{module}.{name}', which does not belong in CIFAR-100 and could run code; "
+                "download the set from its official page"
             )
         return allowed
 
 
 def _dtype(code: object, *_: object) -> np.dtype[Any]:
-    """In place of `numpy.dtype`, which could also describe arrays of Python objects."""
+    """Replaces `numpy.dtype`, which could also describe arrays of Python objects."""
     if str(code) not in ("u1", "i4", "i8"):
-        raise FedmtError(f"refuses to load an array of type '{code}'; CIFAR-100 has integers alone.")
+        raise FedmtError(f"refused to load an array of type '{code}'; CIFAR-100 has only integers")
     return np.dtype(str(code))
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """In place of `_codecs.encode`, by which Python 3 writes bytes into a pickle that Python 2 can read."""
+    """Replaces `_codecs.encode`, with which Python 3 writes bytes into a pickle that Python 2 can read."""
     return text.encode("latin1")
 
 
 def _frombuffer(buffer: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> Any:
-    """As NumPy's function of that name, by which pickles of protocol 5 hold arrays."""
+    """Equivalent to NumPy's function of that name, which pickles of protocol 5 use for arrays."""
     return np.frombuffer(buffer, dtype=dtype).reshape(shape, order=order)
 
 
@@ -128,7 +128,7 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
 
 def _entry(record: dict[str, Any], key: str, path: Path) -> Any:
     if key not in record:
-        raise FedmtError(f"{path}: has no entry '{key}'; is it the file of CIFAR-100 (not of CIFAR-10)?")
+        raise FedmtError(f"{path}: has no entry '{key}'; is it really CIFAR-100 (and not CIFAR-10)?")
     return record[key]
 
 

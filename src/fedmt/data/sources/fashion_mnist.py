@@ -1,8 +1,8 @@
-"""The bundled part of Fashion-MNIST (Zalando SE, MIT licence, see FASHION_MNIST_LICENSE.txt).
+"""The bundled part of Fashion-MNIST (Zalando SE, MIT license, see FASHION_MNIST_LICENSE.txt).
 
-The first 700 training and 200 test images of each of the ten garments, in the order of the original
-files: 7,000 and 2,000 grey images of 28 x 28. Next to the garment, each image is labelled in two
-coarser spaces that are not nested in one another: a shop's department, and the layer it is worn as.
+The first 700 training and 200 test images of each of the ten garments, in the order of the original files:
+7,000 and 2,000 grayscale images of 28 x 28 pixels. Besides the garment, each image is labeled in two coarser
+spaces that are not nested in each other: the department of a shop, and the layer in which it is worn.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ GARMENT_TO_LAYER = Correspondence.from_mapping(
 
 
 def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
-    """Images uint8 [7000 or 2000, 1, 28, 28], labelled in "garment", "department" and "layer"."""
+    """Images uint8 [7000 or 2000, 1, 28, 28], labeled in "garment", "department" and "layer"."""
     check_split(split, "Fashion-MNIST")
     with (
         resources.files("fedmt.data").joinpath("fashion_mnist.npz").open("rb") as file,

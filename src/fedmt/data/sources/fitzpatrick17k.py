@@ -1,8 +1,8 @@
-"""Fitzpatrick 17k (Groh et al. 2021): clinical images of skin conditions, labelled in two label spaces.
+"""Fitzpatrick 17k (Groh et al. 2021): clinical images of skin conditions, labeled in two label spaces.
 
-The public table `fitzpatrick17k.csv` lists them (https://github.com/mattgroh/fitzpatrick17k); the images
-come from two atlases on the web, and not all of them can be had any more. Those that are not there
-are left out and counted, as the paper did.
+The public table `fitzpatrick17k.csv` lists them (https://github.com/mattgroh/fitzpatrick17k); the images come
+from two online atlases, and some are no longer available. Missing images are left out and counted, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ NINE = LabelSpace(
     ],
 )
 THREE = LabelSpace("three", ["benign", "malignant", "non-neoplastic"])
-"""The table's names in alphabetical order. All of them, so that a class without images is noticed."""
+"""The table's names in alphabetical order. All names are listed, so that a class without images is
+noticed."""
 
 COLUMNS = {"nine": "nine_partition_label", "three": "three_partition_label"}
 
 
 def read_fitzpatrick17k(path: str | Path, options: ImageOptions, root: Path | None = None) -> SampleSet:
-    """The images that are there, labelled in "nine" and "three"; `notes` counts those that are not.
+    """The images that exist, labeled in "nine" and "three". `notes` counts the missing ones.
 
-    path: the folder of the table, or the table itself. root: the folder of the images, called after
-    the table's `md5hash` (`<md5hash>.jpg`, or another image format), at any depth; by default
-    `images` next to the table.
+    path: the folder of the table, or the table itself. root: the folder of the images, named after the
+    table's `md5hash` (`<md5hash>.jpg`, or another image format), at any depth; by default `images` next to
+    the table.
     """
     table = Path(path) / TABLE if Path(path).is_dir() else Path(path)
     folder = table.parent / "images" if root is None else Path(root)
@@ -80,7 +81,7 @@ Row = tuple[str, int, int, int]
 
 
 def _read_table(table: Path) -> tuple[list[Row], tuple[str, ...]]:
-    """The labelled rows, each image once, and notes on the others."""
+    """The labeled rows, with each image once, and notes on the others."""
     rows: dict[str, Row] = {}
     unlabelled = repeated = 0
     for line, (md5, nine, three) in table_rows(table, ["md5hash", *COLUMNS.values()]):
@@ -94,12 +95,13 @@ def _read_table(table: Path) -> tuple[list[Row], tuple[str, ...]]:
         first = rows.setdefault(md5, row)
         if first[1:3] != row[1:3]:
             raise FedmtError(
-                f"{where}: image {md5} has other labels than on line {first[3]}; remove one of the two lines."
+                f"{where}: image {md5} has different labels than on line {first[3]}; remove one of the two "
+                "lines."
             )
-        # Twice in the set, an image could be trained on at one place and tested at another.
+        # If an image were in the set twice, it could be trained on at one place and tested at another.
         repeated += first is not row
     if not rows:
-        raise FedmtError(f"{table}: no labelled images; expected a line for each image below the header.")
+        raise FedmtError(f"{table}: no labeled images; expected a line for each image below the header.")
     notes = []
     if unlabelled:
         notes.append(f"Fitzpatrick 17k: {unlabelled:,} lines of {table.name} without a label were left out.")
@@ -111,11 +113,11 @@ def _read_table(table: Path) -> tuple[list[Row], tuple[str, ...]]:
 
 
 def _image_files(folder: Path) -> dict[str, Path]:
-    """File by name without extension; of two with one name, the first in sorted order."""
+    """Files by name without extension. If two have the same name, the first in sorted order is used."""
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise FedmtError(
-            f"{folder}: the image folder {problem}; put the images there, or say where they are with `root`."
+            f"{folder}: the image folder {problem}; put the images there, or set `root` to their folder."
         )
     found: dict[str, Path] = {}
     for file in images_below(folder):

@@ -1,4 +1,4 @@
-"""A folder of class folders: `folder/melanoma/0001.jpg`, or a plain folder of unlabelled images."""
+"""A folder of class folders: `folder/melanoma/0001.jpg`, or a plain folder of unlabeled images."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def read_folder(
     space_name: str = "labels",
     labelled: bool = True,
 ) -> SampleSet:
-    """The images of `path`, in sorted order, labelled by the class folder they are in, at any depth.
+    """The images of `path`, in sorted order, labeled by the class folder they are in, at any depth.
 
-    Without `space` the sorted folder names are the classes of a space called `space_name`. With it,
-    each folder must be one of its classes; a class without a folder is fine. With `labelled=False`
-    every image below `path` is read, without labels. Hidden files are passed over, and so are files
-    whose extension is not an image's; these are counted in a note.
+    Without `space` the sorted folder names are the classes of a space called `space_name`. With it, each
+    folder must be one of its classes, but a class without a folder is allowed. With `labelled=False` every
+    image below `path` is read, without labels. Hidden files are skipped, and so are files whose extension is
+    not that of an image. The latter are counted in a note.
     """
     path = Path(path)
     if not path.is_dir():
@@ -46,13 +46,13 @@ def read_folder(
     loose = [entry for entry in entries if is_image(entry.name) and not entry.is_dir()]
     if not folders:
         raise FedmtError(
-            f"{path}: no class folders; expected a folder for each class, with its images in it, "
-            "or name no label space for images without labels."
+            f"{path}: it has no class folders. Expected a folder for each class, with its images in it. For "
+            "images without labels, do not name a label space."
         )
     if loose:
         raise FedmtError(
-            f"{path}: image '{loose[0].name}' lies next to the class folders, so it has no label; "
-            "move it into one of them or away."
+            f"{path}: image '{loose[0].name}' is next to the class folders, so it has no label. Move it into "
+            "one of them or remove it."
         )
     names = [folder.name for folder in folders]
     space = space or LabelSpace(space_name, sorted({class_name(name) for name in names}))
@@ -81,11 +81,11 @@ def _visible(folder: Path) -> list[Path]:
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
-        raise FedmtError(f"{folder}: cannot list the folder ({error.strerror}).") from None
+        raise FedmtError(f"{folder}: the folder cannot be listed ({error.strerror}).") from None
 
 
 class Folder(Source):
-    """`path` has a folder for each class, or is a plain folder of unlabelled images."""
+    """`path` has a folder for each class, or is a plain folder of unlabeled images."""
 
     name = "folder"
 

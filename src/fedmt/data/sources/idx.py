@@ -32,7 +32,7 @@ def read_idx(
     """Images [N, H, W] and labels [N], positions in `space`, of two IDX files.
 
     Without `space` the classes are the numbers themselves, in a space called "labels". With
-    `labels_path=None` the set is unlabelled.
+    `labels_path=None` the set is unlabeled.
     """
     images = _read(Path(images_path), dimensions=3, what="images")[:, None]
     if labels_path is None:
@@ -64,7 +64,7 @@ def read_mnist_folder(path: str | Path, split: Split, options: ImageOptions, nam
 
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path:
-    # Some copies of the set are named with a dot in place of the last hyphen.
+    # Some copies of the set use a dot instead of the last hyphen in the name.
     names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
     for name in names:
         if (folder / name).is_file():
@@ -81,7 +81,7 @@ def _read(path: Path, dimensions: int, what: str) -> Tensor:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise FedmtError(f"{path}: truncated or damaged gzip file ({error}); download it again.") from None
     except OSError as error:
-        raise FedmtError(f"{path}: cannot read the {what} ({error.strerror}); correct the path.") from None
+        raise FedmtError(f"{path}: the {what} cannot be read ({error.strerror}). Correct the path.") from None
     expected = bytes([0, 0, 8, dimensions])
     if content[:4] != expected:
         raise FedmtError(
@@ -96,17 +96,17 @@ def _read(path: Path, dimensions: int, what: str) -> Tensor:
     if len(content) - start != size:
         state = "truncated" if len(content) - start < size else "too long"
         raise FedmtError(
-            f"{path}: {state}: its header promises {' x '.join(map(str, shape))} = {size} values, "
-            f"it has {len(content) - start}; download it again."
+            f"{path}: {state}: its header states {' x '.join(map(str, shape))} = {size} values, but it has "
+            f"{len(content) - start}. Download it again."
         )
     if size == 0:
         raise FedmtError(f"{path}: it holds no {what} (its shape is {shape}).")
-    # A bytearray, because a tensor must own memory that may be written to.
+    # A bytearray, because a tensor must own writable memory.
     return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).reshape(shape)
 
 
 class Idx(Source):
-    """`path` is the images file and `labels` the labels file, or `path` is a folder with the standard
+    """`path` is the images file and `labels` the labels file, or `path` is a folder with the standard file
     names."""
 
     name = "idx"
@@ -116,7 +116,7 @@ class Idx(Source):
         if not path.is_dir():
             return read_idx(path, request.spec.labels, request.images, space)
         if space is None:
-            raise FedmtError(f"{request.where}: an IDX folder has labels; name their space.")
+            raise FedmtError(f"{request.where}: an IDX folder has labels. Name their label space.")
         return read_mnist_folder(path, request.split, request.images, space)
 
     def has_test_part(self, spec: SourceSpec) -> bool:

@@ -1,4 +1,4 @@
-"""A CSV that names an image file and a label on each line."""
+"""A CSV that names one image file and its label per line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ def read_manifest(
 ) -> SampleSet:
     """The images and labels that the comma-separated table `path` names, in its order.
 
-    Image files are absolute, or relative to `root`, by default the table's own folder; a name alone may
-    also be that of one file further below. Without
-    `space` the sorted labels are the classes of a space called `space_name`. With
-    `label_column=None` the set is unlabelled. An image that is listed again counts again, and a note
-    says how many are; with another label it is an error. `group_column` says what belongs together,
-    such as a patient.
+    Image paths are absolute, or relative to `root`, which defaults to the table's own folder. A bare file
+    name may also refer to a single file in a subfolder. Without `space` the sorted labels are the classes of
+    a space called `space_name`. With `label_column=None` the set is unlabeled. An image that is listed again
+    counts again, and a note gives their number. With another label, it is an error. `group_column` names what
+    belongs together, such as a patient.
     """
     path = Path(path)
     base = path.parent if root is None else Path(root)
@@ -60,7 +59,7 @@ def read_manifest(
     if len(files) > 1 and not any(file.exists() for file in files):
         raise FedmtError(
             f"{path}: none of its {len(files):,} images is in {base}; the first is '{named[0]}'. Set `root` "
-            "to the folder that they lie in."
+            "to the folder that contains them."
         )
     groups = None if group_column is None else group_numbers(kept_together)
     if label_column is None:
@@ -68,7 +67,7 @@ def read_manifest(
         images = read_images(files, where, options)
         return SampleSet(images, notes=(*repeated, *depth_notes(files, str(path), options)), groups=groups)
     space = space or LabelSpace(space_name, sorted(set(names)))
-    # Labels first: they are quickly checked, and decoding may take long.
+    # Labels come first, because they are quick to check and decoding may take long.
     labels = label_positions(names, space, where)
     repeated = _repeated(files, names, lines, path)
     images = read_images(files, where, options)
@@ -79,7 +78,7 @@ def read_manifest(
 def _repeated(
     files: Sequence[Path], labels: Sequence[str] | None, lines: Sequence[int], table: Path
 ) -> tuple[str, ...]:
-    """A note on files that are listed again; an error where two lines give a file different labels."""
+    """A note on files that are listed again. Raises an error if two lines give a file different labels."""
     first: dict[str, int] = {}
     problems = []
     for i, file in enumerate(files):
@@ -95,7 +94,7 @@ def _repeated(
     if not again:
         return ()
     count = "1 line repeats an image" if again == 1 else f"{again:,} lines repeat an image"
-    return (f"{table}: {count} listed above, which counts again; remove what is not meant.",)
+    return (f"{table}: {count} listed above, which then counts again. Remove unintended repetitions.",)
 
 
 class Manifest(Source):

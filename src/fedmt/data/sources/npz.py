@@ -37,10 +37,10 @@ def read_npz(
 
     images: uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], C 1 or 3.
     labels: strings [N], or integers [N] that are positions in `classes`, strings [J]. Without them
-        the set is unlabelled. With `labelled=False` they are not looked at.
+        the set is unlabeled. With `labelled=False`, they are ignored.
 
-    Without `space` the classes are those of `classes`, or the sorted labels, in a space called
-    `space_name`. With it, labels go by name, so the two may list their classes in different orders.
+    Without `space` the classes are those of `classes`, or the sorted labels, in a space called `space_name`.
+    With it, labels are matched by name, so the two may list their classes in different orders.
     """
     path = Path(path)
     arrays = _load(path, options.memory_limit)
@@ -58,13 +58,14 @@ def read_vectors(
 ) -> SampleSet:
     """The vectors of an archive, float [N, D] under the name `options.array`, or of a .npy file.
 
-    labels: of a .npy file, another one with the class names, or with integers that are positions in `space`.
+    labels: for a .npy file, another .npy file with the class names, or with integers that are positions in
+    `space`.
     """
     arrays = load_arrays(path, options.array)
     where = f"{path}, '{options.array}'" if len(arrays) > 1 else str(path)
     vectors = array_2d(arrays[options.array], where)
     if not len(vectors):
-        raise FedmtError(f"{where}: no vectors in it; expected [N, features] with N of 1 or more.")
+        raise FedmtError(f"{where}: it contains no vectors; expected [N, features] with N of 1 or more.")
     check_finite(vectors, (), where)
     if space is None:
         return SampleSet(vectors, input=Vectors)
@@ -73,14 +74,14 @@ def read_vectors(
     if "labels" not in arrays:
         raise FedmtError(
             f"{path}: no labels. An .npz archive has an array 'labels'; for a .npy file, the key `labels` "
-            "names another one."
+            "names a second .npy file."
         )
     positions, space = _labels(arrays, len(vectors), "vector", labels or path, space)
     return SampleSet(vectors, {space.name: positions}, {space.name: space}, input=Vectors)
 
 
 def read_labeled_vectors(path: Path, array: str) -> SampleSet:
-    """An archive whose label space is not known yet: that of its labels, if it has any."""
+    """An archive whose label space is not known yet. The space is derived from its labels, if it has any."""
     arrays = load_arrays(path, array)
     vectors = array_2d(arrays[array], f"{path}, '{array}'")
     if "labels" not in arrays:
@@ -97,7 +98,7 @@ def _labels(
     space: LabelSpace | None,
     space_name: str = "labels",
 ) -> tuple[Tensor, LabelSpace]:
-    """Positions int64 [count] in `space`, or in a space of their own."""
+    """Positions int64 [count] in `space`, or in a space derived from the labels."""
     labels = arrays["labels"]
     if labels.shape != (count,):
         raise FedmtError(
@@ -124,25 +125,25 @@ def _labels(
 
 def _load(path: Path, limit: int) -> dict[str, Array]:
     wanted = ("images", "labels", "classes")
-    hint = " Set a higher images.memory_limit_gib if it is to have so much."
+    hint = " Set a higher images.memory_limit_gib if the archive is meant to be this large."
     try:
         check_unpacked(path, limit, hint, wanted)
-        # Without pickle: an archive is data, and must not be able to run anything.
+        # Loaded without pickle: an archive is data and must not be able to run code.
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise FedmtError(f"{path}: a single array; expected an .npz archive with 'images' and 'labels'.")
         with archive:
             return {name: archive[name] for name in archive.files if name in wanted}
     except FileNotFoundError:
-        raise FedmtError(f"{path}: there is no such file; correct its path.") from None
+        raise FedmtError(f"{path}: this file does not exist. Correct its path.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         if "pickle" in str(error).lower():
-            error = ValueError("it is no archive, or holds Python objects, which are not loaded")
-        raise FedmtError(f"{path}: cannot read the archive: {error}. Write it with numpy.savez.") from None
+            error = ValueError("it is not an archive, or it holds Python objects, which are not loaded")
+        raise FedmtError(f"{path}: the archive cannot be read: {error}. Write it with numpy.savez.") from None
 
 
 def _names(path: Path) -> list[str]:
-    """Of all arrays of an archive that could be read."""
+    """The names of all arrays of an archive that could be read."""
     with np.load(path, allow_pickle=False) as archive:
         return list(archive.files)
 
@@ -156,8 +157,8 @@ def _channels_first(images: Array, path: Path) -> Tensor:
     first, last = len(shape) == 4 and shape[1] in (1, 3), len(shape) == 4 and shape[3] in (1, 3)
     if first and last:
         raise FedmtError(
-            f"{path}: 'images' of shape {shape} could be [N, H, W, C] or [N, C, H, W]; "
-            "drop the channels of grey images, giving [N, H, W], or make the images larger."
+            f"{path}: 'images' of shape {shape} could be [N, H, W, C] or [N, C, H, W]; remove the channel "
+            "axis of grayscale images, giving [N, H, W], or make the images larger."
         )
     if first:
         return torch.from_numpy(images)
@@ -199,7 +200,7 @@ class Npz(Source):
 
 
 class Npy(Source):
-    """`path` is a .npy file of vectors, and `labels` one of their labels."""
+    """`path` is a .npy file of vectors, and `labels` is a .npy file of their labels."""
 
     name = "npy"
     input: ClassVar[str | None] = "vectors"

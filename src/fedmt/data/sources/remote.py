@@ -1,4 +1,4 @@
-"""Data that stay on a center's own machine, which alone knows where they lie (docs/guides/deployment.md)."""
+"""Data that stay on a center's own machine, which alone knows where they are (docs/guides/deployment.md)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class Remote(Source):
     def read(self, request: Request) -> SampleSet:
         raise FedmtError(
             f"{request.where}: its data stay on its own machine (source = 'remote'), so it trains there, "
-            "over Flower: see docs/guides/deployment.md."
+            "over Flower. See docs/guides/deployment.md."
         )

@@ -17,8 +17,8 @@ from fedmt.inputs.tabular import Frame, FromTable, also, read_frame
 
 class Table(Source):
     """`path` is a CSV or Parquet file with a row for each sample; labels are in `label_column`, or in
-    `label_columns`, one for each label space. `group_column` says what belongs together, such as a patient.
-    """
+    `label_columns`, one for each label space. `group_column` names what belongs together, such as a
+    patient."""
 
     name = "table"
     input: ClassVar[str | None] = None
@@ -39,7 +39,7 @@ class Table(Source):
         spaces: dict[str, LabelSpace] = {}
         labels: dict[str, Tensor] = {}
         places = [frame.place(row) for row in range(len(frame))]
-        for name, column in columns.items():  # first: they are quickly checked
+        for name, column in columns.items():  # labels come first, because they are quick to check
             names = [class_name(cell) for cell in frame.text(column)]
             known = space is not None and space.name == name
             spaces[name] = space if known and space else LabelSpace(name, sorted(set(names)))
@@ -52,7 +52,7 @@ class Table(Source):
 
 
 def _refuse_empty(frame: Frame, columns: Sequence[str]) -> None:
-    """Of labels and groups, none may be missing."""
+    """Checks that no label or group is missing."""
     problems = []
     for column in columns:
         empty = [row for row, cell in enumerate(frame.text(column)) if not cell]

@@ -30,9 +30,9 @@ def read_text(
 ) -> SampleSet:
     """The texts of the comma-separated table `path`, hashed as `input` says, in its order.
 
-    label_columns: the column of each label space's labels, by the space's name; empty for unlabelled texts.
-    spaces: the known spaces; of another, the classes are its sorted labels. group_column: says what belongs
-    together, such as a patient. Every empty cell, and every text without a word, is named at once.
+    label_columns: the column of each label space's labels, by the space's name; empty for unlabeled texts.
+    spaces: the known spaces. For any other space, the classes are its sorted labels. group_column: names what
+    belongs together, such as a patient. All empty cells and all texts without words are reported at once.
     """
     path = Path(path)
     columns = [text_column, *label_columns.values(), *([] if group_column is None else [group_column])]
@@ -49,7 +49,7 @@ def read_text(
     if problems:
         raise together(problems)
     where = [f"{path}, line {line}" for line, _ in rows]
-    # Labels first: they are quickly checked, and hashing may take longer.
+    # Labels come first, because they are quick to check and hashing may take longer.
     found: dict[str, LabelSpace] = {}
     labels: dict[str, Tensor] = {}
     for number, name in enumerate(label_columns, 1):

@@ -1,1 +1,1 @@
-"""Step by step: one model on one device, the reference for every faster engine."""
+"""The step-by-step engine: one model on one device. It is the reference for every faster engine."""

@@ -1,4 +1,4 @@
-"""Batches of samples for passes without gradients: how large they are, and on a GPU of how few sizes."""
+"""Batches of samples for passes without gradients: their sizes, of which there are only a few on a GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from fedmt.inputs import Input
 
 PLACES = 1 << 19
-"""A batch has about so many places of its samples, and eight times as many on a GPU."""
+"""A batch has about this many pixels (or other sample positions), and eight times as many on a GPU."""
 
 SMALLEST = 16
-"""Number of samples of a batch, if they are very large."""
+"""Smallest number of samples in a batch, if the samples are very large."""
 
 
 def batch_size(input: Input, device: torch.device) -> int:
@@ -21,16 +21,16 @@ def batch_size(input: Input, device: torch.device) -> int:
 
 
 def split(samples: Tensor, size: int) -> tuple[Tensor, ...]:
-    """All samples, in batches of about equal size, since a small last one would have statistics unlike the
-    others."""
+    """All samples in batches of about equal size, because the statistics of a small last batch would differ
+    from the others."""
     return samples.tensor_split(math.ceil(len(samples) / size))
 
 
 def split_evenly(samples: Tensor, size: int) -> tuple[Tensor, ...]:
     """Samples [n, ...] in batches of one size, at most `size`.
 
-    Up to one eighth of them, evenly spread, is left out, so that centers of many sizes have batches of few:
-    on a GPU, each new size costs the first use of all kernels.
+    Up to one eighth of the samples, evenly spread, is left out, so that centers of many sizes share a few
+    batch sizes. On a GPU, each new size costs a first use of all kernels.
     """
     kept = len(samples) - len(samples) % (1 << max(0, len(samples).bit_length() - 4))
     if kept < len(samples):
@@ -42,7 +42,8 @@ def split_evenly(samples: Tensor, size: int) -> tuple[Tensor, ...]:
 def padded(batch: Tensor, size: int) -> Tensor:
     """A batch [n, ...] filled up with copies of its first sample.
 
-    To a power of two, from an eighth of `size` on and at most to `size`: four lengths in all.
+    The length becomes a power of two between an eighth of `size` and `size`, so there are four lengths in
+    total.
     """
     length = min(size, max(SMALLEST, size // 8, 1 << (len(batch) - 1).bit_length()))
     if len(batch) >= length:

@@ -1,11 +1,11 @@
-"""DP-SGD (Abadi et al. 2016): the gradient of each record by itself, clipped, summed, and hidden in noise.
+"""DP-SGD (Abadi et al. 2016): the gradient of each single record is clipped, summed, and hidden in noise.
 
     g = ( sum_i g_i min(1, C / |g_i|)  +  sigma C xi ) / B,        xi standard normal
 
-g_i is the gradient of the loss of record i alone, over all of its views together. So one record changes the
-sum by at most C, whatever it looks like and however it is augmented. B, the expected size of a batch, is
-public; the number of records that were really drawn is not used. Each record goes through the network by
-itself (`vmap`), so nothing in it, such as batch normalization, can mix it with another.
+g_i is the gradient of the loss of record i alone, over all of its views together. One record therefore
+changes the sum by at most C, whatever it contains and however it is augmented. B, the expected size of a
+batch, is public. The number of records actually drawn is not used. Each record passes through the network
+separately (`vmap`), so nothing, such as batch normalization, can mix it with another.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from fedmt.core.errors import FedmtError
 from fedmt.methods.work import LocalWork, Tensors
 
 AT_ONCE = 1 << 26
-"""Values of gradients that are in memory at once. Each record has as many as the model has weights."""
+"""Number of gradient values in memory at once. Each record has as many as the model has weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class Noising:
-    """clip: C. noise: sigma, the noise multiplier. expected: B. normal: standard normal numbers, so many."""
+    """clip: C. noise: sigma, the noise multiplier. expected: B. normal: returns the given number of standard
+    normal numbers."""
 
     clip: float
     noise: float
@@ -35,7 +36,7 @@ class Noising:
 
 
 RecordLoss = Callable[[Tensors, Tensor, Tensors], Tensor]
-"""(parameters, the views [V, ...] of one record, its inputs) to the loss."""
+"""Takes (parameters, the views [V, ...] of one record, its inputs) and returns the loss."""
 
 
 def record_loss(model: nn.Module, work: LocalWork, tables: Tensors) -> RecordLoss:
@@ -49,7 +50,7 @@ def record_loss(model: nn.Module, work: LocalWork, tables: Tensors) -> RecordLos
 
 
 def clipped_sum(loss: RecordLoss, parameters: Tensors, views: Tensor, steps: Tensors, clip: float) -> Tensors:
-    """By parameter, sum_i g_i min(1, C / |g_i|) over the records [n, ...] of a step."""
+    """For each parameter, sum_i g_i min(1, C / |g_i|) over the records [n, ...] of a step."""
     totals = {name: torch.zeros_like(value) for name, value in parameters.items()}
     gradient = vmap(grad(loss), in_dims=(None, 0, 0))
     at_once = max(1, AT_ONCE // sum(value.numel() for value in parameters.values()))
@@ -57,9 +58,9 @@ def clipped_sum(loss: RecordLoss, parameters: Tensors, views: Tensor, steps: Ten
         part = slice(first, first + at_once)
         try:
             found = gradient(dict(parameters), views[part], {k: v[part] for k, v in steps.items()})
-        except (RuntimeError, NotImplementedError) as error:  # a network of the user's own may do anything
+        except (RuntimeError, NotImplementedError) as error:  # the user's own network may do anything
             raise FedmtError(
-                "[privacy]: the network does not allow gradients of single records by torch.func.vmap "
+                "[privacy]: the network does not support gradients of single records with torch.func.vmap "
                 f"({type(error).__name__}: {error}). Use another model.backbone."
             ) from error
         for name, value in scaled_sum(found, clip).items():
@@ -70,8 +71,8 @@ def clipped_sum(loss: RecordLoss, parameters: Tensors, views: Tensor, steps: Ten
 def scaled_sum(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
     """The same from the gradients [n, ...] of the records.
 
-    One whose length is not finite adds nothing: a model may be made so that a certain record overflows, and
-    NaN in the update would tell that it is there.
+    A gradient whose length is not finite adds nothing. Otherwise a model could be designed so that a certain
+    record overflows, and NaN in the update would reveal its presence.
     """
     lengths = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
     finite = lengths.isfinite()
@@ -84,11 +85,11 @@ def scaled_sum(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor
 
 
 def check_apart(work: LocalWork) -> Tensor:
-    """The sizes of the steps; refuses work in which a record would see another."""
+    """The sizes of the steps. Rejects work in which one record could see another."""
     index = work.steps["index"].flatten(1)
     if work.sizes is None or work.trainable or bool((index != index[:, :1]).any()):
         raise FedmtError(
-            "[privacy]: the method's steps mix records, or train more than the model's weights; use another "
+            "[privacy]: the method's steps mix records, or train more than the model's weights. Use another "
             "method."
         )
     return work.sizes

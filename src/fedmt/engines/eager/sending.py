@@ -1,4 +1,4 @@
-"""Batches on their way to the device, ahead of their use where they come from host memory."""
+"""Sends batches to the device, ahead of their use if they come from host memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ Item = TypeVar("Item")
 
 
 def sent(batches: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
-    """Batches on a device. Those that go from host memory to a GPU are pinned ahead, while one is used."""
+    """Batches on a device. Those that go from host memory to a GPU are pinned ahead of time, while another
+    one is used."""
     from_host = device.type == "cuda" and batches[0].device.type == "cpu"
     for batch in ahead(Tensor.pin_memory, batches) if from_host else batches:
         yield batch.to(device, non_blocking=from_host)
 
 
 def ahead(function: Callable[[Item], Tensor], items: Sequence[Item]) -> Iterator[Tensor]:
-    """What a function gives for each item, in their order; a thread computes two ahead."""
+    """The results of a function for each item, in order. A thread computes two ahead."""
     with ThreadPoolExecutor(1) as thread:
         coming: deque[Future[Tensor]] = deque()
         for place in range(len(items) + 2):

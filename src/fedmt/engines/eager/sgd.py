@@ -1,4 +1,4 @@
-"""The SGD step: its definition, `sgd_step`, and `FlatSGD`, which takes it in place on one flat vector.
+"""The SGD step: its definition, `sgd_step`, and `FlatSGD`, which performs it in place on one flat vector.
 
 Every other version is an optimization of `sgd_step` and is tested against it (tests/engines/test_sgd.py):
 
@@ -6,9 +6,9 @@ Every other version is an optimization of `sgd_step` and is tested against it (t
     flat.update         on the parts of such a vector, rate on the device  worker.py, side by side
     triton_sgd.update   the same as one kernel                             worker.py, on CUDA
 
-It replaces `torch.optim.SGD` and `clip_grad_norm_` only for speed: these visit the parameters one by one,
-which took 4% of a step of a small network on a CPU. In a `FlatSGD` all parameters, and all
-gradients, are views of one vector each, and a step is a handful of operations whatever the number of layers.
+It replaces `torch.optim.SGD` and `clip_grad_norm_` only for speed. These visit the parameters one by one,
+which took 4% of a step of a small network on a CPU. In a `FlatSGD`, all parameters are views of one vector,
+and so are all gradients. A step is a handful of operations for any number of layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedmt.core.errors import FedmtError
 
 
 class Step(NamedTuple):
-    """What a step gives: the next weights and velocity, and the gradient after clipping."""
+    """The result of a step: the next weights and velocity, and the gradient after clipping."""
 
     weights: Tensor
     velocity: Tensor
@@ -44,15 +44,15 @@ def sgd_step(
     proximal: float = 0.0,
     anchor: Tensor | None = None,
 ) -> Step:
-    """Clipping, the strategy's terms, weight decay, momentum (Nesterov or not), step: in this order.
+    """Applies, in this order: clipping, the strategy's terms, weight decay, momentum (Nesterov or not), step.
 
         g <- g * min(1, clip / |g|)
         g <- g + correction + mu * (w - w_0) + weight_decay * w
         v <- momentum * v + g
         w <- w - rate * (g + momentum * v  if nesterov else  v)
 
-    Without correction (SCAFFOLD) and mu (FedProx) it equals torch's. All tensors have one shape and
-    type, and none is changed. clip: 0 is none. norm: |g|, where the gradient is a part of a longer one.
+    Without correction (SCAFFOLD) and mu (FedProx) it equals torch's. All tensors have one shape and type, and
+    none is changed. clip: 0 means no clipping. norm: |g|, if the gradient is a part of a longer one.
     proximal, anchor: mu and w_0.
     """
     g = gradient
@@ -85,7 +85,7 @@ class FlatSGD:
         self._places: dict[str, tuple[torch.Size, tuple[int, ...], int]] = {}
         offset = 0
         for name, parameter in trained.items():
-            if parameter.dim() != 4:  # of four dimensions, `channels_last` has made them dense already
+            if parameter.dim() != 4:  # `channels_last` has already made tensors of four dimensions dense
                 parameter.data = parameter.data.contiguous()
             # as_strided keeps the layout, which a plain reshape of the slice would lose.
             place = self._places[name] = (parameter.shape, parameter.stride(), offset)
@@ -99,9 +99,9 @@ class FlatSGD:
     def restart(
         self, proximal: float = 0.0, correction: Mapping[str, Tensor] | None = None, measure: bool = False
     ) -> None:
-        """Forgets the momentum, since every center begins a round without it, and sets the strategy's terms.
+        """Resets the momentum, because every center begins a round without it, and sets the strategy's terms.
 
-        proximal: mu, with the present weights for w_0. correction: by parameter, 0 where there is none.
+        proximal: mu, with the current weights as w_0. correction: by parameter, 0 if there is none.
         measure: whether to sum the clipped gradients, for `mean_gradient`.
         """
         self.velocity.zero_()
@@ -116,14 +116,14 @@ class FlatSGD:
         self._steps = 0
 
     def mean_gradient(self) -> dict[str, Tensor]:
-        """By parameter, the mean over the steps since `restart` of the clipped gradients."""
+        """For each parameter, the mean of the clipped gradients over the steps since `restart`."""
         assert self._sum is not None
         mean = self._sum / max(self._steps, 1)
         return {name: mean.as_strided(*place).clone() for name, place in self._places.items()}
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float, nesterov: bool, weight_decay: float, clip: float) -> None:
-        """`sgd_step` with the gradient that backward has accumulated, which is then reset to zero."""
+        """`sgd_step` with the gradient accumulated by backward, which is then reset to zero."""
         gradient, velocity = self.gradient, self.velocity
         if clip > 0:
             gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_max(1.0))

@@ -1,4 +1,5 @@
-"""One model on one device: it trains by a `LocalWork`, predicts, and measures batch-norm statistics."""
+"""One model on one device. It trains according to a `LocalWork`, predicts, and measures batch-norm
+statistics."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 Pass = Callable[[Tensor], Tensor]
 Passes = Callable[[Hashable, Pass, Tensor], Tensor]
-"""(a name of what is computed, a function of a batch, the batch) to what the function gives."""
+"""Takes (the name of a computation, a function of a batch, the batch) and returns the function's result."""
 
 STATISTICS_SAMPLES = 1000
-"""Batch-norm statistics are taken from at most this many samples of a center, evenly spread over it: in
-each round, a pass over all of them would take as long as the pseudo-labels."""
+"""Batch-norm statistics are measured on at most this many samples of a center, evenly spread. A pass over all
+samples in each round would take as long as the pseudo-labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +49,9 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """losses: the mean of each over the steps. trainable: the work's own tensors, trained.
-    mean_gradient: by parameter, where it was to be measured. weights: the model's, as they are now."""
+    """losses: the mean of each loss over the steps. trainable: the work's own trained tensors.
+    mean_gradient: by parameter, if it was to be measured. weights: the model's current weights.
+    """
 
     losses: dict[str, float]
     trainable: Tensors
@@ -58,8 +60,8 @@ class Trained:
 
 
 class Trainer:
-    """precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' also switches
-    off TF32 convolutions, in the whole process."""
+    """precision: 'bfloat16' autocasts the network; 'auto' does so on CUDA. 'float32' also switches off TF32
+    convolutions for the whole process."""
 
     def __init__(
         self,
@@ -81,9 +83,9 @@ class Trainer:
         if precision == "float32" and device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False
         self.passes: Passes | None = None
-        """Runs batches without gradients, where the fast engine does it its own way."""
+        """Runs batches without gradients. The fast engine replaces it."""
         self.compiled: Compiled | None = None
-        """What the fast engine trains with in place of the network."""
+        """What the fast engine trains with instead of the network."""
         self.half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
     # -- weights ----------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class Trainer:
         except RuntimeError:
             raise FedmtError(
                 f"The saved weights do not fit model '{type(self.model).__name__}': the network has changed "
-                "since the run began. Begin anew in another --out."
+                "since the run began. Start a new run in another --out."
             ) from None
 
     # -- training ---------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ class Trainer:
     def train(
         self, samples: Tensor, work: LocalWork, head: int = 0, seed: int = 0, terms: Terms | None = None
     ) -> Trained:
-        """Local SGD on the loaded model, by the head that answers. seed: for a backbone's own dropout."""
+        """Local SGD on the loaded model, with the head that answers. seed: for the backbone's own dropout."""
         terms = terms or Terms()
         training = self.training
         static_bn.set_static(self.model, training.batch_norm != "running")
@@ -116,7 +118,7 @@ class Trainer:
         steps = {key: value.to(self.device) for key, value in work.steps.items()}
         tables = {key: value.to(self.device) for key, value in work.tables.items()}
         trainable = {k: v.to(self.device).clone().requires_grad_() for k, v in work.trainable.items()}
-        # No decay, which would pull them to 0, and no clipping together with the model.
+        # No weight decay, which would pull them toward 0, and no clipping together with the model.
         beside = FlatSGD(trainable) if trainable else None
         tables |= trainable
         rate, momentum, nesterov = work.learning_rate, training.momentum, training.nesterov
@@ -134,7 +136,10 @@ class Trainer:
                 self._optimizer.step(rate, momentum, nesterov, training.weight_decay, training.clip)
                 if beside is not None:
                     beside.step(rate, momentum, nesterov, weight_decay=0.0, clip=0.0)
-                for key, value in losses.items():  # summed on the device: no waiting inside a round
+                for (
+                    key,
+                    value,
+                ) in losses.items():  # summed on the device, so that nothing waits within a round
                     sums[key] = sums[key] + value.detach() if key in sums else value.detach()
         return Trained(
             {key: (value / len(work)).item() for key, value in sums.items()},
@@ -146,9 +151,9 @@ class Trainer:
     def train_privately(
         self, samples: Tensor, work: LocalWork, noising: Noising, head: int = 0, terms: Terms | None = None
     ) -> Trained:
-        """The same by DP-SGD (`private`). The losses are not told, since they depend on all records.
+        """The same with DP-SGD (`private`). The losses are not reported, because they depend on all records.
 
-        The network is in evaluation mode: batch norm takes the statistics that came with the weights, and
+        The network is in evaluation mode: batch norm uses the statistics that came with the weights, and
         there is no dropout. The gradient is not clipped again.
         """
         terms = terms or Terms()
@@ -164,7 +169,7 @@ class Trainer:
         for size in sizes:
             steps = {k: v[first : first + size].to(self.device) for k, v in work.steps.items()}
             first += size
-            if size:  # a step that drew no record still takes its noise
+            if size:  # a step that drew no record still adds its noise
                 views = work.views(self._gather(samples, steps["index"]), steps)
                 values = {k: p.detach() for k, p in parameters.items()}
                 for name, total in clipped_sum(loss, values, views, steps, noising.clip).items():
@@ -180,7 +185,7 @@ class Trainer:
         return Trained({}, {}, mean, self.weights(copy=False))
 
     def _steps_at_once(self, steps: Tensors) -> int:
-        """Number of steps whose views are made together: those with about a million values in all."""
+        """Number of steps whose views are made together: those with about a million values in total."""
         values = steps["index"][0].numel() * math.prod(self.input.seen_shape)
         return max(1, (1 << 20) // values)
 
@@ -205,15 +210,15 @@ class Trainer:
 
     @torch.no_grad()
     def predict(self, samples: Tensor, head: int = 0) -> Tensor:
-        """The loaded model's probabilities [N, K] on un-augmented samples, by one of its heads."""
+        """The loaded model's probabilities [N, K] on unaugmented samples, with one of its heads."""
         self.model.eval()
         self._answer_by(head)
         return self._each(("probabilities", head), lambda batch: self._plain(batch).softmax(1), samples)
 
     @torch.no_grad()
     def predict_by(self, samples: Tensor, heads: Sequence[Weights]) -> list[Tensor]:
-        """Probabilities by each of several heads (`weight`, `bias`) on top of the loaded network, which
-        is run once for all of them."""
+        """Probabilities from each of several heads (`weight`, `bias`) on the loaded network, which runs once
+        for all of them."""
         assert self._heads is not None
         self.model.eval()
         self._answer_by(0)
@@ -235,9 +240,9 @@ class Trainer:
     # -- batch-norm statistics --------------------------------------------------------------------
 
     def statistics(self, samples: Tensor) -> static_bn.Statistics:
-        """Of the loaded model's layers over un-augmented samples, `STATISTICS_SAMPLES` of them at most."""
+        """Statistics of the loaded model's layers over at most `STATISTICS_SAMPLES` unaugmented samples."""
         every = max(1, math.ceil(len(samples) / STATISTICS_SAMPLES))
-        spread = samples[::every]  # data may lie sorted by class
+        spread = samples[::every]  # the data may be sorted by class
         split = batches.split_evenly if self.device.type == "cuda" else batches.split
         return static_bn.measure(
             self.model,
@@ -256,7 +261,7 @@ class Trainer:
         return batches.batch_size(self.input, self.device)
 
     def _each(self, name: Hashable, function: Pass, samples: Tensor) -> Tensor:
-        """What a function gives for stored samples, a batch at a time. name: of what it computes."""
+        """A function's results for stored samples, one batch at a time. name: the name of the computation."""
         size = self._batch_size
         if self.passes is None:
             return torch.cat([function(part) for part in sent(batches.split(samples, size), self.device)])
@@ -270,5 +275,5 @@ class Trainer:
         return function(batch) if self.passes is None else self.passes(name, function, batch)
 
     def _plain(self, batch: Tensor) -> Tensor:
-        """The network's logits of un-augmented samples, as they are stored."""
+        """The network's logits of unaugmented samples, as they are stored."""
         return self._forward(self.input.plain(batch))

@@ -11,20 +11,20 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     allowing.py     what a plan may name at a center
     memory.py       what a center keeps, on its own disk
     server.py       the ServerApp
-    coordinator.py  the engine: the local one's round, with centers that are elsewhere
-    summed.py       the same engine with secure aggregation, where it learns sums alone
+    coordinator.py  the engine: the local engine's round, with centers on other machines
+    summed.py       the same engine with secure aggregation, where it learns only sums
     masked.py       a center's side of it
     roll.py         which node is which center; asking them, and waiting
     identity.py     who a node is, by its key, and whether an answer is its own
     checking.py     whether a center is what the config says
-    answers.py      what a center says in its answer, checked before it counts
-    trail.py        what passes, in the audit log of each side
-    keys.py         fingerprints and signatures; a throw-away authority and keys, to try it
-    node.py         starts a SuperNode that runs fedmt alone, unless this machine's clock is wrong
+    answers.py      what a center's answer contains, checked before it counts
+    trail.py        what is exchanged, in the audit log of each side
+    keys.py         fingerprints and signatures; a throwaway authority and keys, for trials
+    node.py         starts a SuperNode that runs only fedmt, unless this machine's clock is wrong
     clientapp.py    the program that it starts for each message, a relay to a process that stays
     resident.py     that process
     conversation.py what is said about a message between a SuperNode and a center's process
     processes.py    a whole deployment on one machine, for the demo, the tests and the benchmark
 
-Nothing is imported here: the relay starts anew for every message.
+Nothing is imported here, because the relay is started again for every message.
 """

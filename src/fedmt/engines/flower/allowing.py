@@ -1,4 +1,4 @@
-"""What a coordinator's plan may name: a center does not run what it did not allow.
+"""What a coordinator's plan may name: a center runs only code that it allows.
 
 A plan names a method, a strategy, an estimator, an input and a network. Each may be 'package.module:Name',
 which would be imported and called. A center's file lists the names that it allows.
@@ -31,7 +31,7 @@ NAMING = (
     ("frozen", "backbone"),
     ("frozen", "input", "name"),
 )
-"""Where a plan may name code that is looked up."""
+"""The places in a plan that name code to be looked up."""
 REGISTRIES = (METHODS, STRATEGIES, ESTIMATORS, INPUTS, BACKBONES)
 
 
@@ -40,7 +40,7 @@ def built_in_names() -> list[str]:
 
 
 def named(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every (place, name) of a plan, as it came, that would be looked up."""
+    """Every (place, name) of a received plan that would be looked up."""
     for place in NAMING:
         value = value_at(plan, *place)
         if isinstance(value, str):
@@ -48,7 +48,7 @@ def named(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def check_names(plan: Mapping[str, Any], allow: Collection[str]) -> None:
-    """Refuses a plan that names what the center does not allow, with all of it."""
+    """Rejects a plan that names code that the center does not allow. The error lists all of it."""
     known = frozenset(built_in_names()) if BUILT_IN in allow else frozenset()
     refused = [
         f"{place} = '{escaped(name, 80)}'"

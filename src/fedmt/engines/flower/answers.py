@@ -1,7 +1,7 @@
-"""What a center says in its answer, checked before it counts: the coordinator trusts no number.
+"""What a center's answer contains is checked before it counts, because the coordinator trusts no number.
 
-Pure functions of an answer's content. Each returns what may be used, or raises `LeftOut` with the reason, in
-words that go into the log and the metrics. A wrong number is its center's problem alone.
+Pure functions of an answer's content. Each returns what may be used, or raises `LeftOut` with a reason for
+the log and the metrics. A wrong number affects only its own center.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ MEASURES: dict[str, float] = {
     "unprojected_samples": 1e9,
     "privacy_spent": 1e6,
 }
-"""What a center may tell of its round apart from losses, and the largest value that is believed; the least is
-0. Rounding errors aside (`SLACK`)."""
+"""What a center may report about its round besides losses, and the largest plausible value. The smallest is
+0. Rounding errors are tolerated (`SLACK`)."""
 
 SLACK = 1e-3
 MOST_LOSS = 1e9
 MOST_SAMPLES = 100_000_000
-"""No center has more. Whoever says so would be the whole of a mean that is weighted by samples."""
+"""No real center has more samples. A center that claims more would dominate a mean that is weighted by
+samples."""
 
 FAR = 100.0
-"""In standard deviations of the reference center's own layer, how far a batch-norm statistic may lie away.
+"""How far a batch-norm statistic may be from the reference center's, in standard deviations of that layer.
 
-Honest centers stay below 2 (docs/guides/guards.md)."""
+Honest centers stay below 2 (docs/guides/guards.md).
+"""
 
 
 def metrics_of(given: Any) -> Record:
-    """What a center tells of its round, as far as it is known."""
+    """What a center reports about its round, limited to known keys."""
     if not isinstance(given, dict):
         return {}
     found: Record = {}
@@ -67,21 +69,25 @@ def metrics_of(given: Any) -> Record:
 
 
 def samples_of(facts: Mapping[str, Any], known: int | None = None) -> float:
-    """known: what it said in its check. It may not say otherwise later: its weight in a mean is at stake."""
+    """known: the number in its check. A center may not change it later, because it determines its weight in a
+    mean."""
     samples = facts.get("samples")
     if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples <= MOST_SAMPLES:
-        raise LeftOut(f"it says that it has {_shown(samples)} samples, expected 1 to {MOST_SAMPLES:,}")
+        raise LeftOut(f"it reports {_shown(samples)} samples, expected 1 to {MOST_SAMPLES:,}")
     if known is not None and samples != known:
-        raise LeftOut(f"it says that it has {samples:,} samples, but in its check it was {known:,}")
+        raise LeftOut(f"it reports {samples:,} samples, but in its check it reported {known:,}")
     return float(samples)
 
 
 def correspondence_of(matrix: Tensor, classes: int, wanted: int) -> Tensor:
-    """An M-hat [classes, wanted]: probabilities, and every column sums to 1."""
+    """An M-hat [classes, wanted] of probabilities in which every column sums to 1."""
     if tuple(matrix.shape) != (classes, wanted) or not matrix.is_floating_point():
-        raise LeftOut("its estimated correspondence is not a matrix of its classes by the wanted ones")
+        raise LeftOut(
+            "its estimated correspondence is not a matrix with one row per class and one column per wanted "
+            "class"
+        )
     if not _are_shares(matrix) or not bool(((matrix.double().sum(0) - 1).abs() <= SLACK).all()):
-        raise LeftOut("its estimated correspondence is not one of probabilities whose columns sum to 1")
+        raise LeftOut("its estimated correspondence does not consist of probabilities whose columns sum to 1")
     return matrix
 
 
@@ -89,7 +95,7 @@ def prior_of(prior: Tensor, size: Tensor | None, wanted: int) -> tuple[Tensor, T
     """A prior [wanted], and the number of samples that it was estimated from."""
     sums_to_1 = abs(float(prior.double().sum()) - 1) <= SLACK
     if tuple(prior.shape) != (wanted,) or not _are_shares(prior) or not sums_to_1:
-        raise LeftOut("its estimated prior is not a share for each wanted class")
+        raise LeftOut("its estimated prior does not have one share per wanted class")
     if size is None or size.numel() != 1 or size.is_floating_point():
         raise LeftOut("it sent its estimated prior without its number of samples")
     samples_of({"samples": int(size)})
@@ -107,11 +113,11 @@ def shared_of(found: Mapping[str, Tensor], center: Member, wanted: int) -> dict[
 
 
 def statistics_of(found: Mapping[str, Tensor], own: Statistics) -> Statistics:
-    """Batch-norm statistics of a center, next to the reference center's `own` of the same model."""
+    """Batch-norm statistics of a center, checked against the reference center's `own` of the same model."""
     if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in own.items()}:
-        raise LeftOut("its statistics are not those of this model")
+        raise LeftOut("its statistics do not belong to this model")
     if not all(bool(v.isfinite().all()) for v in found.values()):
-        raise LeftOut("its statistics have NaN or Inf in them")
+        raise LeftOut("its statistics contain NaN or Inf")
     for key, value in found.items():
         if key.endswith(".running_var"):
             if bool((value < 0).any()):
@@ -119,7 +125,7 @@ def statistics_of(found: Mapping[str, Tensor], own: Statistics) -> Statistics:
             most = FAR**2 * float(own[key].double().max())
             if float(value.double().max()) > most > 0:
                 raise LeftOut(
-                    f"its statistics have a variance of {float(value.max()):.3g} in '{key}', and at most "
+                    f"its statistics have a variance of {float(value.max()):.3g} in '{key}', but at most "
                     f"{most:.3g} is plausible"
                 )
         elif key.endswith(".running_mean"):
@@ -128,20 +134,20 @@ def statistics_of(found: Mapping[str, Tensor], own: Statistics) -> Statistics:
             if away > FAR * deviation > 0:
                 raise LeftOut(
                     f"its statistics have a mean in '{key}' that is {away:.3g} away from the reference "
-                    f"center's, and at most {FAR * deviation:.3g} is plausible"
+                    f"center's, but at most {FAR * deviation:.3g} is plausible"
                 )
     return dict(found)
 
 
 def variances_stay_positive(received: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> None:
-    """With `batch_norm = "running"`, statistics travel as weights do."""
+    """With `batch_norm = "running"`, statistics travel like weights."""
     for key, change in update.items():
         if key.endswith(".running_var") and bool((received[key].to(change) + change < 0).any()):
             raise LeftOut(f"its update makes a variance in '{key}' negative")
 
 
 def same_weights(update: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """An update has exactly the expected weights, in their shapes and types."""
+    """Checks that an update has exactly the expected weights, in their shapes and types."""
     if update.keys() != expected.keys():
         odd = sorted(update.keys() ^ expected.keys())
         raise LeftOut(f"its update has other weights than expected: {listed(odd, 3)}")
@@ -157,43 +163,46 @@ def reason(error: Exception) -> str:
     """Why an answer does not count, in printable characters."""
     if isinstance(error, LeftOut | FedmtError):
         return escaped(error).rstrip(".")
-    log.error("An answer could not be taken.", exc_info=error)
-    return f"its answer cannot be taken ({type(error).__name__})"
+    log.error("An answer could not be accepted.", exc_info=error)
+    return f"its answer cannot be accepted ({type(error).__name__})"
 
 
 def _are_shares(values: Tensor) -> bool:
     values = values.double()
-    return bool(((values >= -SLACK) & (values <= 1 + SLACK)).all())  # NaN is neither
+    return bool(((values >= -SLACK) & (values <= 1 + SLACK)).all())  # NaN satisfies neither comparison
 
 
 def _is_number(value: Any) -> bool:
-    """Not NaN, which no comparison refuses. An integer may be too large for `math.isfinite`."""
+    """Not NaN, which no comparison rejects. An integer may be too large for `math.isfinite`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def _within(value: Any, least: float, most: float, what: str) -> float:
-    """A number in a range. Compared before it is converted: an integer may be too large for a float."""
+    """Checks that a number is in a range. It is compared before it is converted, because an integer may be
+    too large for a float."""
     if not _is_number(value) or not least <= value <= most:
         raise LeftOut(f"{what} is {_shown(value)}, expected {math.ceil(least):g} to {math.floor(most):g}")
     return float(value)
 
 
 def _shown(value: Any) -> str:
-    """A value in a message, however long: an integer of thousands of digits cannot even be printed."""
+    """A value for a message, however long it is. An integer with thousands of digits cannot even be
+    printed."""
     if isinstance(value, int) and abs(value) > 10**15:
         return f"about {'-' if value < 0 else ''}2^{abs(value).bit_length() - 1}"
     return repr(value)[:40]
 
 
 def not_promised(given: Any, asked: PrivacySpec | None) -> str:
-    """What a center's promise of privacy lacks of what the coordinator asks of all; empty if nothing."""
+    """What a center's privacy promise lacks compared with the coordinator's requirement. Empty if nothing is
+    missing."""
     if asked is None:
         return ""
     if not isinstance(given, dict) or not all(_is_number(given.get(k)) for k in ("epsilon", "delta")):
-        return "the federation's config asks for [privacy], and its center.toml has none"
+        return "the federation's config requires [privacy], but its center.toml has none"
     if given["epsilon"] > asked.epsilon or given["delta"] > asked.delta:
         return (
             f"its [privacy] has epsilon {given['epsilon']:g} and delta {given['delta']:g}; the federation's "
-            f"config asks for at most {asked.epsilon:g} and {asked.delta:g}"
+            f"config requires at most {asked.epsilon:g} and {asked.delta:g}"
         )
     return ""

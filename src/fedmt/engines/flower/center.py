@@ -1,7 +1,7 @@
-"""A center's side, Flower's ClientApp: it checks a plan, trains, measures statistics.
+"""A center's side, Flower's ClientApp: it checks a plan, trains, and measures statistics.
 
-What leaves it is said in `_check`, `_train`, `_statistics`, `_reveal` and `_said`, and nowhere else. Errors
-go to its own log in full; the coordinator learns of them without file names or labels.
+Data leaves the center only in `_check`, `_train`, `_statistics`, `_reveal` and `_said`. Full errors go to the
+center's own log. The coordinator gets them without file names or labels.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ app = ClientApp()
 
 @app.query("check")
 def check(message: Message, context: Context) -> Message:
-    """Before round 1: what this center is, for the coordinator to compare with what it expects."""
+    """Before round 1: describes this center, so that the coordinator can compare it with its config."""
     return _guarded(_check, message, context)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """A center's part of a round: its update leaves it, or that it abstained."""
+    """A center's part of a round. It sends its update, or reports that it abstained."""
     return _guarded(_train, message, context)
 
 
 @app.query("reveal")
 def reveal(message: Message, context: Context) -> Message:
-    """With secure aggregation: the seeds that take the masks off a sum."""
+    """With secure aggregation: sends the seeds that remove the masks from a sum."""
     return _guarded(_reveal, message, context)
 
 
@@ -74,14 +74,14 @@ def statistics(message: Message, context: Context) -> Message:
 
 
 def _guarded(work: Callable[[Task], Message], message: Message, context: Context) -> Message:
-    """Flower would send the text of an exception as it is."""
+    """Replaces an exception's text, which Flower would send as it is."""
     try:
         task = open_task(message, context)
     except Exception as error:
         _log(error)
         return _answer(message, {"center": None, "problem": "its center.toml has a problem"})
     try:
-        # Whatever a plan names beyond what is checked by name is not imported either.
+        # Code that a plan names beyond what is checked by name is not imported either.
         with importing_only(task.settings.importable):
             task.trail.write("asked", **_about(task), versions=versions(), parts=described(message.content))
             return work(task)
@@ -90,7 +90,7 @@ def _guarded(work: Callable[[Task], Message], message: Message, context: Context
         return _refuse(task, {"problem": _in_one_line(error), "lost": isinstance(error, Lost)})
     except Exception as error:
         _log(error)
-        return _refuse(task, {"problem": "it failed; its own log says why"})
+        return _refuse(task, {"problem": "it failed; see its own log for the reason"})
 
 
 def _in_one_line(error: Exception) -> str:
@@ -104,7 +104,7 @@ def _log(error: Exception) -> None:
 def _refuse(task: Task, facts: Mapping[str, Any]) -> Message:
     try:
         task.trail.write("refused", **_about(task), why=facts["problem"])
-    except FedmtError as error:  # the disk may be full, which may be why
+    except FedmtError as error:  # the disk may be full, which may be the cause
         log.error("%s", error)
     return _said(task, facts)
 
@@ -144,17 +144,17 @@ def _check(task: Task) -> Message:
                 if masking := _masking(task):
                     facts["masking"] = masking.announcement(task.facts["masking"], _size(file, center))
                 elif training.weights == "samples" or training.batch_norm == "static":
-                    facts["samples"] = _size(file, center)  # it counts by them in a mean, from here on
+                    facts["samples"] = _size(file, center)  # from here on, this is its weight in a mean
                 if plan.frozen is not None:
                     task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
     except (Unable, NotAllowed):
         raise
     except NotPrivate as error:
         log.error("%s", error)
-        facts["problem"] = f"it has a [privacy] of its own, and cannot keep it: {_in_one_line(error)}"
+        facts["problem"] = f"it has its own [privacy], which cannot be guaranteed: {_in_one_line(error)}"
     except Exception as error:
         _log(error)
-        facts["problem"] = "its data or its center.toml has a problem, which its own log names"
+        facts["problem"] = "its data or its center.toml has a problem; see its own log"
     return _reply(task, facts)
 
 
@@ -169,7 +169,8 @@ def _train(task: Task) -> Message:
     outcome = site.center_round(center, weights, task.tensors("server"), {**kept, **shared}, number)
     memory.save(number, outcome.kept, int(facts["keep_from"]))
     if masking := _masking(task):
-        # Nothing of the round but this, and what the center's file lets out: not even whether it abstained.
+        # Nothing else about the round leaves the center, except what its file allows: not even whether it
+        # abstained.
         for key in ("abstained", "left_out"):
             if key in outcome.record:
                 log.info("Round %s: %s.", number, outcome.record[key])
@@ -185,7 +186,7 @@ def _train(task: Task) -> Message:
     for key in ("abstained", "left_out"):
         if key in outcome.record:
             answer[key] = outcome.record[key]
-    if file.share_metrics or file.privacy is not None:  # a private round's record is what it spent
+    if file.share_metrics or file.privacy is not None:  # the record of a private round is what it spent
         answer["metrics"] = {k: v for k, v in outcome.record.items() if k not in answer}
     if plan.config.training.weights == "samples":
         answer["samples"] = _size(file, center)
@@ -198,13 +199,15 @@ def _train(task: Task) -> Message:
 
 
 def _statistics(task: Task) -> Message:
-    if task.settings.file.privacy is not None:  # whatever the plan says: anything may be asked
-        raise Unable("its [privacy] does not let out statistics of its samples")
+    if (
+        task.settings.file.privacy is not None
+    ):  # checked whatever the plan says, because a coordinator may ask for anything
+        raise Unable("its [privacy] does not allow statistics of its samples to leave it")
     plan = task.plan
     site = _site(task, plan)
     center = _center(task, plan, site)
     weights = _whole(task, site, {}, frozenset().union(*site.heads))
-    # The round that follows begins with this model: only what changes of it has to come again.
+    # The next round begins with this model, so only what changes has to be sent again.
     task.memory.receive(task.tensors("weights"), str(task.facts["label"]))
     site.trainer.load(weights)
     found = site.trainer.statistics(center.values)
@@ -221,11 +224,14 @@ def _reveal(task: Task) -> Message:
 
 
 def _masking(task: Task) -> Masking | None:
-    """How the center masks what it sends; None where it is not asked to, and its own file does not insist."""
+    """How the center masks what it sends. None if masking is neither requested nor required by its
+    own file."""
     file = task.settings.file
     if "masking" not in task.facts:
         if file.peers:
-            raise Unable("its center.toml has [peers], so it sends masked updates alone; none were asked for")
+            raise Unable(
+                "its center.toml has [peers], so it sends only masked updates, but none were requested"
+            )
         return None
     if file.share_metrics and not task.settings.simulated:
         raise Unable("its center.toml has share_metrics = true, which secure aggregation excludes")
@@ -235,7 +241,7 @@ def _masking(task: Task) -> Masking | None:
 def _site(task: Task, plan: Plan) -> Site:
     config = plan.config
     file = task.settings.file
-    # The promise is the center's own, and so are the random numbers that keep it.
+    # The promise is the center's own, and so are the random numbers that protect it.
     method = replace(build_method(config), privacy=file.privacy).knowing(plan.wanted)
     strategy = build_strategy(config)
     budget = Budget(None, LedgerFile(file.state).charge)
@@ -248,24 +254,25 @@ def _site(task: Task, plan: Plan) -> Site:
 
 
 _kept: list[tuple[Any, Trainer]] = []
-"""The last trainer of this process, and what it was made for. A resident process uses it again."""
+"""The last trainer of this process, and what it was made for. A resident process reuses it."""
 
 
 def _trainer(plan: Plan, raw: Any, training: Training, device: torch.device) -> Trainer:
-    """The trainer of a plan. What it was last loaded with has no part in a round: a message brings all of the
-    model, or the center has it on its disk."""
+    """The trainer of a plan. Its previously loaded weights play no role in a round: a message brings the
+    whole model, or the center has it on its disk."""
     made_for = (raw, training, device)
     precision = plan.config.precision
     if not _kept or _kept[0][0] != made_for:
-        _kept.clear()  # before the next: there may be no room for both
+        _kept.clear()  # released before the next one is made, because both may not fit in memory
         _kept.append((made_for, Trainer(plan.network(), training, device, plan.input, precision)))
-    # For the whole process, which may have trained in another precision before.
+    # This applies to the whole process, which may have trained in another precision before.
     torch.backends.cudnn.allow_tf32 = precision != "float32"
     return _kept[0][1]
 
 
 def _center(task: Task, plan: Plan, site: Site) -> Center:
-    """What it trains with: its samples or, with a frozen backbone, their features, which it computes once."""
+    """What it trains with: its samples or, with a frozen backbone, their features, which are computed
+    once."""
     center = task.settings.center(plan)
     _unchanged(task, center)
     if plan.frozen is None:
@@ -281,19 +288,19 @@ def _center(task: Task, plan: Plan, site: Site) -> Center:
 
 
 def _unchanged(task: Task, center: Center) -> None:
-    """As in a local run: one model is not trained on two versions of a center's data."""
+    """As in a local run, one model is not trained on two versions of a center's data."""
     if not task.memory.keep_data({center.name: digest_of(center.contents())}):
         log.error(
-            "The data of this center (samples, labels or its correspondence) are others than when the run "
-            "began. Bring them back to go on, or ask the coordinator to begin a new run."
+            "The data of this center (samples, labels or its correspondence) have changed since the run "
+            "began. Restore them to continue, or ask the coordinator to start a new run."
         )
         raise Unable("its data have changed since the run began")
 
 
 def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[str]) -> wire.Weights:
-    """The model: what this message brings, on what it builds upon, with the center's own layers.
+    """The model: the weights in this message on top of those the center already has, with its own layers.
 
-    unused: heads that have no part in what is to be done. They do not come at all.
+    unused: heads that are not needed for this task. They are not sent at all.
     """
     base = task.facts["base"]
     weights = task.memory.received(base) if base is not None else {}
@@ -308,12 +315,13 @@ def _whole(task: Task, site: Site, own: Mapping[str, Tensor], unused: frozenset[
 
 
 def _size(file: CenterFile, center: Center) -> int:
-    """Its number of samples; of a private center, the one that may be known."""
+    """Its number of samples. For a private center, the number that may be known."""
     return len(center) if file.privacy is None else file.privacy.public_size(len(center))
 
 
 def _shareable(outcome: Outcome, file: CenterFile, samples: int) -> wire.Weights:
-    """What center.toml lets out of the method's own memory; nothing else that it keeps leaves the center."""
+    """The parts of the method's memory that center.toml allows to be sent. Nothing else that it keeps leaves
+    the center."""
     allowed = {"correspondence": file.share_correspondence, "prior": file.share_prior}
     found = {k: v for k, v in outcome.kept.items() if allowed.get(k)}
     if "prior" in found:
@@ -322,7 +330,7 @@ def _shareable(outcome: Outcome, file: CenterFile, samples: int) -> wire.Weights
 
 
 def _reply(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
-    """The answer; what leaves the center with it is in the center's own audit log."""
+    """The answer. What leaves the center with it is recorded in the center's own audit log."""
     reply = _said(task, facts, **tensors)
     key = None if task.key is None else fingerprint(task.key.public_key())
     task.trail.write("sent", **_about(task), key=key, parts=described(reply.content))
@@ -330,7 +338,8 @@ def _reply(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
 
 
 def _said(task: Task, facts: Mapping[str, Any], **tensors: bytes) -> Message:
-    # Of a message without them, too: an exception here would leave the center as it is.
+    # This also covers a message without them, because an exception raised here would leave the center
+    # unchanged.
     who = {key: task.facts.get(key) for key in ("run", "round")} | {"center": task.settings.file.name}
     return _answer(task.message, {**who, **facts}, task.key, **tensors)
 

@@ -1,4 +1,4 @@
-"""The check before round 1: whether a center is what the federation's config says that it is."""
+"""The check before round 1: whether a center is what the federation's config says."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from fedmt.engines.flower.plan import Plan
 
 
 def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, shape: str) -> str:
-    """What does not fit in a center's answer to the check; empty if nothing. TypeError: it is malformed.
+    """What does not fit in a center's answer to the check. Empty if everything fits. Raises TypeError if it
+    is malformed.
 
     expected: the label space that the config gives it. shape: the digest of the model's shape here.
     """
     if not well_formed(facts):
         raise TypeError
     if facts.get("version") != plan.version:
-        return f"it runs fedmt {facts.get('version')}, the coordinator {plan.version}"
+        return f"it runs fedmt {facts.get('version')}, but the coordinator runs {plan.version}"
     own = facts.get("space")
     if own is None or expected is None:
         if own != expected:
@@ -30,12 +31,12 @@ def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, sh
     elif list(own[1]) != list(expected):
         return (
             f"its classes of '{expected.name}' are {listed(own[1], 20)}, but the federation's config has "
-            f"{listed(expected, 20)} (their order counts)"
+            f"{listed(expected, 20)} (the order matters)"
         )
     if facts.get("model") != shape:
         return (
-            f"model '{plan.config.model.backbone}' has other weights there than here (names, "
-            "shapes or types); the same code must be installed"
+            f"model '{plan.config.model.backbone}' has different weights there (names, shapes or types); "
+            "install the same code on both sides"
         )
     if facts.get("shape") != list(plan.read.shape):
         return f"its {plan.read.word}s have shape {facts.get('shape')}, expected {list(plan.read.shape)}"
@@ -43,9 +44,9 @@ def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, sh
 
 
 def well_formed(facts: Mapping[str, Any]) -> bool:
-    """Whether the parts that are compared have the types in which fedmt writes them.
+    """Whether the compared parts have the types that fedmt writes.
 
-    A center does not go on to its model and its data where its version or its space is another.
+    A center does not continue to its model and its data if its version or its space differs.
     """
     version, model, shape, space = (facts.get(key) for key in ("version", "model", "shape", "space"))
     sized = isinstance(shape, list) and all(isinstance(size, int) for size in shape)

@@ -1,16 +1,16 @@
 """The program that a center's SuperNode starts for each message: a relay to the center's resident process.
 
-Importing torch and Flower takes seconds, and on a GPU there is more to set up. So this program imports next
-to nothing. It hands the message's arguments to a process that stays (`resident`), and waits for it. It starts
-that process where there is none, or where it is of another center or another state of the code.
+Importing torch and Flower takes seconds, and a GPU needs more setup. So this program imports almost nothing.
+It passes the message's arguments to a process that keeps running (`resident`), and waits for it. It starts
+that process if there is none, or if it belongs to another center or another version of the code.
 
-    <state>/resident/socket-1     where the resident listens; the folder is its user's alone
+    <state>/resident/socket-1     where the resident listens; only its user can access the folder
     <state>/resident/lock-1       held by the relay whose message is being answered
 
-A node gives out one message at a time. But if a run is ended while a message of it is on its way, Flower lets
-its process wait for the rest for an hour or more. A second resident then takes the messages that follow.
-Where both are busy, or none can be had, the message is answered in this process itself (`conversation`).
-It is run as a file, by `python -IS`: nothing but Python's own library is imported.
+A node hands out one message at a time. But if a run ends while one of its messages is in transit, Flower lets
+its process wait for the rest for an hour or more. A second resident then takes the following messages. If
+both are busy, or none can be started, the message is answered in this process itself (`conversation`). This
+file is run with `python -IS`, so only Python's standard library is imported.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 CENTER = "FEDMT_CENTER"
-"""The variable in which `node` leaves the path of center.toml."""
+"""The environment variable in which `node` passes the path of center.toml."""
 
 IDLE = 300
-"""Seconds that a resident waits for the next message, where center.toml does not say."""
+"""Seconds that a resident waits for the next message, unless center.toml sets it."""
 
 OTHER = b"other"
-"""The resident's answer to a relay that needs another one. It ends then."""
+"""The resident's answer to a relay that needs another resident. It then ends."""
 
 
 class Residence:
-    """The folder of a center's resident. file: its center.toml as text. node: the process to end with."""
+    """The folder of a center's resident. file: its center.toml as text. node: the process with which
+    it ends."""
 
     def __init__(self, center: str, file: str, node: int) -> None:
         self.center, self.file, self.node = center, file, node
@@ -56,11 +57,11 @@ class Residence:
 
     @property
     def path(self) -> str:
-        # A socket's path has at most 107 bytes, which that of a state folder may exceed.
+        # A socket's path has at most 107 bytes, and the path of a state folder may be longer.
         return f"/proc/self/fd/{self.folder}/socket-{self.number}"
 
     def take(self) -> bool:
-        """Whether a resident is free. It is then this process's, until it ends."""
+        """Whether a resident is free. It is then reserved for this process until the process ends."""
         for self.number in (1, 2):
             lock = os.open(f"lock-{self.number}", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self.folder)
             with contextlib.suppress(BlockingIOError):
@@ -69,7 +70,7 @@ class Residence:
         return False
 
     def connect(self) -> socket.socket | None:
-        """To the resident; None where none listens."""
+        """Connects to the resident. None if none is listening."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(self.path)
@@ -81,7 +82,7 @@ class Residence:
         return connection
 
     def start(self) -> socket.socket | None:
-        """A new resident. What is sent before it listens waits for it."""
+        """Starts a new resident. Anything sent before it listens waits for it."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -94,7 +95,7 @@ class Residence:
             return self.connect()
 
     def ask(self, connection: socket.socket, arguments: Sequence[str], copy: int) -> bytes:
-        """The resident's answer; empty where it ended without one."""
+        """The resident's answer. Empty if it ended without one."""
         request = {"center": self.center, "file": self.file, "node": self.node, "arguments": list(arguments)}
         try:
             with connection:
@@ -112,7 +113,7 @@ def owner(connection: socket.socket) -> int:
 
 
 def relay(arguments: Sequence[str]) -> int | None:
-    """The status of the resident's conversation; None where this process has to hold it."""
+    """The status of the resident's conversation. None if this process has to handle the message."""
     if CENTER not in os.environ or not hasattr(socket, "SO_PEERCRED"):
         return None
     center = os.path.expanduser(os.environ[CENTER])
@@ -131,12 +132,12 @@ def relay(arguments: Sequence[str]) -> int | None:
         if said and said != OTHER:
             return int(said)
         if not os.path.exists(f"/proc/{node}"):
-            return 1  # it ended with its node, which waits for no answer
+            return 1  # it ended with its node, which no longer waits for an answer
         killed += not said
-        # A round of a private center is paid for when it begins: nobody but the coordinator repeats it.
+        # A private center pays for a round when it begins, so only the coordinator may repeat it.
         if killed == 2 or (home.private and os.fstat(copy).st_size):
             break
-    return 1 if os.fstat(copy).st_size else None  # a node hands out a message only once
+    return 1 if os.fstat(copy).st_size else None  # a node hands out each message only once
 
 
 def main() -> NoReturn:

@@ -1,9 +1,9 @@
-"""Flower's conversation with its node about one message, with fedmt's own app, whatever was sent.
+"""Handles Flower's conversation with its node about one message, always with fedmt's own app.
 
-Flower's own `flwr-clientapp` installs the app that the coordinator sends, and runs it: who holds the
-coordinator could run any code at every center. This stands in its place. It unpacks and installs nothing,
-and answers with the `center` that is installed here. `resident` holds many such conversations one after the
-other; as a program, this holds one, and ends.
+Flower's own `flwr-clientapp` installs the app that the coordinator sends, and runs it, so whoever controls
+the coordinator could run any code at every center. This module replaces it. It unpacks and installs nothing,
+and answers with the `center` module that is installed here. `resident` handles many such conversations one
+after the other. Run as a program, this module handles one and ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fedmt.engines.flower.center import app
 
 
 def own_app(*_: Any, **__: Any) -> Callable[..., ClientApp]:
-    """In place of Flower's lookup of the app that was sent."""
+    """Replaces Flower's lookup of the app that was sent."""
     return lambda *_, **__: app
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """In place of unpacking an app, and of installing what it asks for."""
+    """Replaces unpacking an app and installing its dependencies."""
 
 
 REPLACED: dict[str, Callable[..., Any]] = {
@@ -46,9 +46,9 @@ REPLACED: dict[str, Callable[..., Any]] = {
 
 
 def leave(code: int, *_: Any, **__: Any) -> None:
-    """In place of Flower's end of the process, which would come five seconds later, by force."""
+    """Replaces Flower's forced end of the process, which would come five seconds later."""
     finish()
-    raise SystemExit(0 if 0 <= code < 100 else 1)  # below 100 are Flower's kinds of success
+    raise SystemExit(0 if 0 <= code < 100 else 1)  # codes below 100 are Flower's kinds of success
 
 
 def finish() -> None:
@@ -58,21 +58,22 @@ def finish() -> None:
 
 
 def remember(*_: Any, exit_handlers: Sequence[Callable[[], None]], **__: Any) -> None:
-    """In place of handling signals, which are the resident's own."""
+    """Replaces the handling of signals, which belong to the resident."""
     for handler in exit_handlers:
         add_exit_handler(handler)
 
 
 STAYING = {"flwr_exit": leave, "register_signal_handlers": remember, "start_parent_process_monitor": nothing}
-"""What is replaced besides, in a process that outlives the conversation."""
+"""What else is replaced in a process that outlives the conversation."""
 
 _pull = run_clientapp.pull_task_input
 
 
 def talk(arguments: Sequence[str], copy: Path) -> int:
-    """One conversation in a process that stays. arguments: those of `flwr-clientapp`. Returns its status.
+    """One conversation in a process that keeps running. arguments: those of `flwr-clientapp`. Returns its
+    status.
 
-    copy: a file of the relay's. A node hands out a message once, so it is copied there; if this process is
+    copy: a file of the relay. A node hands out a message only once, so it is copied there. If this process is
     killed, the next one finds it. Nobody but this user's relay and resident can write to it.
     """
 
@@ -94,16 +95,17 @@ def talk(arguments: Sequence[str], copy: Path) -> int:
         flwr_clientapp()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:  # so Flower's heartbeat says that the task is no longer wanted
+    except KeyboardInterrupt:  # this is how Flower's heartbeat reports that the task is no longer wanted
         finish()
     return 1
 
 
 def replace(replaced: Mapping[str, Callable[..., Any]]) -> None:
     missing = [name for name in replaced if not hasattr(run_clientapp, name)]
-    if missing:  # another version of Flower: better no answer than code from elsewhere
+    if missing:  # this is another version of Flower, and no answer is better than code from elsewhere
         sys.exit(
-            f"fedmt: this version of Flower has no {', '.join(missing)}; install fedmt's own: fedmt[flower]."
+            f"fedmt: this version of Flower has no {', '.join(missing)}; install the version that "
+            "fedmt[flower] requires."
         )
     for name, ours in replaced.items():
         setattr(run_clientapp, name, ours)

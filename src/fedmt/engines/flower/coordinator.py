@@ -1,10 +1,11 @@
 """The engine at the coordinating site: the local engine's rounds, with the centers on other machines.
 
-The reference center trains here. What a round asks of another center goes through `Roll`; the answers are
-averaged in the order of the names, in the local engine's arithmetic, so the result is the same bit for bit.
+The reference center trains here. Requests to the other centers go through `Roll`. The answers are averaged in
+the order of the names, with the local engine's arithmetic, so the result is bit-identical.
 
-What is known here of a center (`State.kept`): the last round whose answer was taken (`accepted`), whether it
-has local layers of its own (`layers`), and what its config allows it to send of its memory (M-hat, prior).
+What is known here about a center (`State.kept`): the last round whose answer was accepted (`accepted`),
+whether it has its own local layers (`layers`), and the parts of its memory that its config allows it to send
+(M-hat, prior).
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ log = logging.getLogger("flwr")
 
 @dataclass
 class FlowerEngine(LocalEngine):
-    """federation: its centers are `elsewhere`. history: how many rounds back a run may have to begin again,
-    which is how far back centers remember. keys: by center, the fingerprint of its key; empty where any node
-    may use any name. trail: the coordinator's audit log."""
+    """federation: its centers are `elsewhere`. history: the number of rounds that a run may have to go back,
+    for which centers must remember. keys: the fingerprint of each center's key; empty if any node may use any
+    name. trail: the coordinator's audit log."""
 
     grid: Grid = field(kw_only=True)
     plan: Plan = field(kw_only=True)
@@ -72,18 +73,19 @@ class FlowerEngine(LocalEngine):
         self._spaces = {c.name: c.space for c in self.federation.roster.members}
         self._shares: dict[str, bool] = {}
         self._sizes: dict[str, int] = {}
-        """By center, the number of samples that it said in its check, where it has to say it."""
+        """For each center, the number of samples that it reported in its check, if it has to report it."""
         self._failed: dict[str, str] = {}
         self._asked = 0
         self._number = 0
         self._sent: Weights = {}
         self._holds: dict[str, str] = {}
-        """By center, the label under which it holds the model `_sent`: what is as there need not go again."""
+        """For each center, the label under which it holds the model `_sent`. Unchanged parts need not be sent
+        again."""
         self._unmeasured: dict[str, str] = {}
 
     def connect(self, run: str) -> None:
-        """Calls the roll; raises with a center's name and the reason where one does not fit."""
-        # A center needs the frozen network once; it keeps it, and the features that it makes with it.
+        """Calls the roll. Raises an error with a center's name and the reason if one does not fit."""
+        # A center needs the frozen network only once. It keeps the network and the features computed with it.
         encoded = self.federation.encoded
         once = {} if encoded is None else {"frozen": wire.to_bytes(encoded.network.state_dict())}
         self.trail.write(
@@ -113,8 +115,8 @@ class FlowerEngine(LocalEngine):
                 return str(error)
         if getattr(self.method, "average", False) and not self._shares[name]:
             return (
-                "method.average needs its estimated correspondence, which its center.toml does not let out; "
-                "set share_correspondence = true there, or method.average = false here"
+                "method.average needs its estimated correspondence, which its center.toml does not allow to "
+                "leave it; set share_correspondence = true there, or method.average = false here"
             )
         return ""
 
@@ -148,14 +150,14 @@ class FlowerEngine(LocalEngine):
                     losses = losses or record.get("losses", {})
                     if "losses" in record and record["losses"].keys() != losses.keys():
                         del record["losses"]  # they are averaged by name
-                except Exception as error:  # whatever an answer can do wrong, it costs that center alone
+                except Exception as error:  # whatever is wrong with an answer affects only that center
                     failed[name] = why = reason(error)
                     records[name] = {"left_out": why}
                     log.warning("Round %s: center '%s' is left out: %s.", number, name, why)
                     self.trail.write("left out", center=name, round=number, why=why)
                     self._holds.pop(name, None)
                     if answer.facts.get("lost"):
-                        kept.pop(name, None)  # it begins anew from what it is sent next
+                        kept.pop(name, None)  # it starts over from what it is sent next
                         if self.plan.frozen is not None:
                             self.roll.check_again(name)  # the frozen network may be what it lost
             self._asked = len(present)
@@ -181,13 +183,13 @@ class FlowerEngine(LocalEngine):
             reasons = "; ".join(f"'{name}': {why}" for name, why in failed.items())
             raise FedmtError(
                 f"Round {number}: {answered} of {asked} centers answered, and deployment.min_centers is "
-                f"{self.deployment.min_centers} ({reasons}). Every finished round is saved: start the run "
-                "again to go on."
+                f"{self.deployment.min_centers} ({reasons}). Every finished round is saved. Start the run "
+                "again to continue."
             )
 
     def _messages(self, before: State, number: int, centers: Collection[Member]) -> dict[str, Any]:
-        """For each center: the plan, the model and what the strategy and the method let it know."""
-        # Equal contents are made once, and go once to the SuperLink, whatever the number of centers.
+        """For each center: the plan, the model, and what the strategy and the method tell it."""
+        # Equal contents are created once and sent to the SuperLink once, for any number of centers.
         made: dict[tuple[str, ...], bytes] = {}
 
         def packed_bytes(kind: str, tensors: Weights) -> bytes:
@@ -201,7 +203,8 @@ class FlowerEngine(LocalEngine):
             name = center.name
             known = before.kept.get(name, {})
             accepted = int(known["accepted"]) if "accepted" in known else None
-            # A center's own layers come from it, once it has some; the first time, from here.
+            # A center's own layers come from the center once it has some. The first time, they come from
+            # here.
             travels = self._travels(center)
             first = self.site.local - self._foreign(center) if "layers" not in known else frozenset()
             names = travels | first
@@ -234,7 +237,7 @@ class FlowerEngine(LocalEngine):
         return self.site.other_heads(None if center.space is None else center.space.name)
 
     def _travels(self, center: Member) -> frozenset[str]:
-        """Names of the weights that go between here and a center, both ways."""
+        """Names of the weights that travel between this site and a center, in both directions."""
         return frozenset(self.trainer.weights(copy=False)) - self.site.local - self._foreign(center)
 
     def _same(self, key: str, value: Tensor) -> bool:
@@ -243,7 +246,7 @@ class FlowerEngine(LocalEngine):
     def _take(
         self, center: Member, answer: Answer, updates: Received, kept: dict[str, Tensors], number: int
     ) -> Record:
-        """Adds an answer to the others; what is recorded of it."""
+        """Adds an answer to the others. Returns what is recorded about it."""
         if answer.problem:
             raise LeftOut(answer.problem)
         facts = answer.facts
@@ -268,7 +271,7 @@ class FlowerEngine(LocalEngine):
                 raise LeftOut(NOT_FINITE)
         memory: dict[str, Tensor] = {"accepted": torch.tensor(number), **shared}
         if added or "layers" in kept.get(center.name, {}):
-            memory["layers"] = torch.tensor(1)  # it has trained, so it has its own
+            memory["layers"] = torch.tensor(1)  # it has trained, so it has its own layers
         kept[center.name] = memory
         return record
 
@@ -276,7 +279,7 @@ class FlowerEngine(LocalEngine):
         return shared_of(found, center, len(self.federation.wanted))
 
     def _fits(self, center: Member, update: Weights) -> None:
-        """An update has exactly the weights that travel, in their shapes."""
+        """Checks that an update has exactly the weights that travel, in their shapes."""
         names = self._travels(center)
         every = self.trainer.weights(copy=False)
         expected = {k: v for k, v in every.items() if k in names and v.is_floating_point()}
@@ -285,9 +288,10 @@ class FlowerEngine(LocalEngine):
         same_weights(update, expected)
 
     def _static_statistics(self, absent: Collection[str]) -> None:
-        """As in the local engine, with the centers' own measurements: a second exchange in the round.
+        """As in the local engine, but with measurements by the centers, which need a second exchange in the
+        round.
 
-        The centers keep the model that they measure, so the next round sends only what changed of it.
+        The centers keep the model that they measure, so the next round sends only what has changed.
         """
         if self.method.training.batch_norm != "static" or not self.method.schedule.centers_train:
             return super()._static_statistics(absent)
@@ -309,7 +313,7 @@ class FlowerEngine(LocalEngine):
     ) -> list[tuple[float, static_bn.Statistics]]:
         """Each center's number of samples and statistics of the model, in the order of the names.
 
-        own: the reference center's, which the others are compared with.
+        own: the statistics of the reference center, which the others are compared with.
         """
         self._sent, self._holds, self._unmeasured = weights, {}, {}
         labels, messages = self._statistics_messages(weights, centers)
@@ -335,7 +339,7 @@ class FlowerEngine(LocalEngine):
     def _statistics_messages(
         self, weights: Weights, centers: Collection[Member]
     ) -> tuple[dict[str, str], dict[str, RecordDict]]:
-        """By center, the label under which it is to hold the model, and its message."""
+        """For each center, the label under which it should hold the model, and its message."""
         made: dict[frozenset[str], bytes] = {}
         labels, messages = {}, {}
         for center in centers:

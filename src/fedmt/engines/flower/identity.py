@@ -1,8 +1,8 @@
-"""Who a node is, by its key; and whether an answer is really its own.
+"""Identifies a node by its key, and verifies that an answer is really its own.
 
-A center's name follows from the key that Flower authenticated its node with, never from what the node says.
-Flower 1.41 does not compare the sender of a reply with the node that pushed it, so every answer is signed
-with the same key over the run, the round, the message that it answers and what it contains.
+A center's name is determined by the key with which Flower authenticated its node, never by what the node
+says. Flower 1.41 does not compare the sender of a reply with the node that pushed it, so every answer is
+signed with the same key over the run, the round, the message that it answers and what it contains.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedmt.engines.flower.keys import Key, PublicKey, fingerprint, public_key, s
 class Identity:
     """A node and what is known of it before it says anything.
 
-    key: None where there is no authentication. name: of the center that this key belongs to; None where names
-    are not bound to keys. refused: why this node is not asked at all.
+    key: None without authentication. name: the center that this key belongs to; None if names are not bound
+    to keys. refused: why this node is not asked at all.
     """
 
     node: int
@@ -38,7 +38,7 @@ class Identity:
 
 
 def identified(nodes: Iterable[NodeInfo], keys: Mapping[str, str]) -> dict[int, Identity]:
-    """By node. keys: the fingerprint of each center; empty where names are not bound to keys."""
+    """The identities of nodes. keys: the fingerprint of each center; empty if names are not bound to keys."""
     owners = {key: name for name, key in keys.items()}
     found: dict[int, Identity] = {}
     first: dict[str, int] = {}
@@ -62,7 +62,8 @@ def identified(nodes: Iterable[NodeInfo], keys: Mapping[str, str]) -> dict[int, 
 
 
 def signed(content: RecordDict, key: Key | None, facts: Mapping[str, Any], message: str) -> RecordDict:
-    """The answer with its signature, where the center has a key. message: the id of the one it answers."""
+    """The answer with its signature, if the center has a key. message: the id of the message that it
+    answers."""
     if key is not None:
         said = _statement(content, facts, message)
         content[wire.SIGNATURE] = ConfigRecord({"ecdsa-sha256": sign(key, said)})
@@ -70,7 +71,7 @@ def signed(content: RecordDict, key: Key | None, facts: Mapping[str, Any], messa
 
 
 def unsigned(content: RecordDict, facts: Mapping[str, Any], message: str, key: PublicKey) -> str:
-    """What is wrong with an answer's signature; '' if it is the one of this key."""
+    """What is wrong with an answer's signature. Empty if it was made with this key."""
     found = content.get(wire.SIGNATURE)
     value = found.get("ecdsa-sha256") if isinstance(found, ConfigRecord) else None
     if not isinstance(value, bytes):
@@ -80,7 +81,7 @@ def unsigned(content: RecordDict, facts: Mapping[str, Any], message: str, key: P
     except FedmtError as error:
         return str(error)
     if not verify(key, said, value):
-        return "its answer is not signed by its own key, or was changed on its way"
+        return "its answer is not signed with its own key, or it was changed in transit"
     return ""
 
 

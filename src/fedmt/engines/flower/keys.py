@@ -1,4 +1,4 @@
-"""Keys: who a center is (fingerprints), what it said (signatures), and throw-away ones to try a deployment.
+"""Keys: who a center is (fingerprints), what it said (signatures), and throwaway keys for trial deployments.
 
 A center has one key pair. Flower authenticates its node with it, `federation.toml` binds the center's name to
 its fingerprint, and the center signs its answers with it.
@@ -6,13 +6,13 @@ its fingerprint, and the center signs its answers with it.
     python -m fedmt.engines.flower.keys OUT --host 127.0.0.1 --center Berlin --center Lyon
 
     ca.crt                          the authority: every machine gets it
-    server.pem, server.key          the SuperLink's certificate and key: the coordinator alone
-    <center>, <center>.pub          a key pair for each center: the private one for its machine alone, the
-                                    public one to be registered at the SuperLink
+    server.pem, server.key          the SuperLink's certificate and key: only for the coordinator
+    <center>, <center>.pub          a key pair for each center: the private key is only for its machine, the
+    public key is registered at the SuperLink
 
-The fingerprints are printed as `ssh-keygen -l` prints them.
-For real use, ask whoever issues certificates in your institution, and let each center make its own key pair
-(`ssh-keygen -t ecdsa -b 384`): a private key that was never sent cannot be lost on the way.
+The fingerprints are printed as `ssh-keygen -l` prints them. For real use, ask whoever issues certificates in
+your institution, and let each center make its own key pair (`ssh-keygen -t ecdsa -b 384`). A private key that
+is never sent cannot be stolen in transit.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def fingerprint(key: PublicKey) -> str:
-    """As `ssh-keygen -l` prints it: SHA256 of the key in OpenSSH's form."""
+    """The fingerprint as `ssh-keygen -l` prints it: SHA256 of the key in OpenSSH's format."""
     line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def public_key(pem: bytes) -> PublicKey | None:
-    """A key as Flower keeps it; None where it is none, as in Flower's simulation."""
+    """A key as Flower keeps it. None if there is no key, as in Flower's simulation."""
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
@@ -69,11 +69,11 @@ def read_private_key(path: Path) -> Key:
         raise FedmtError(f"{path}: the private key cannot be read ({error.strerror or error}).") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise FedmtError(
-            f"{path}: not a private key without a passphrase in OpenSSH's form ({error}); make one with "
-            "`ssh-keygen -t ecdsa -b 384`."
+            f"{path}: this is not a private key in OpenSSH's format without a passphrase ({error}). Make one "
+            "with `ssh-keygen -t ecdsa -b 384`."
         ) from None
     if not isinstance(key, Key):
-        raise FedmtError(f"{path}: expected an ECDSA key; make one with `ssh-keygen -t ecdsa -b 384`.")
+        raise FedmtError(f"{path}: expected an ECDSA key. Make one with `ssh-keygen -t ecdsa -b 384`.")
     return key
 
 
@@ -81,7 +81,8 @@ def read_private_key(path: Path) -> Key:
 
 
 def statement(run: str, round: int, message: str, digests: Mapping[str, str]) -> bytes:
-    """What a center signs. message: the id of the one it answers. digests: of its answer's parts, by name."""
+    """What a center signs. message: the id of the message that it answers. digests: the digests of the parts
+    of its answer, by name."""
     return json.dumps(["fedmt answer 1", run, round, message, dict(digests)], sort_keys=True).encode()
 
 
@@ -97,16 +98,16 @@ def verify(key: PublicKey, said: bytes, signature: bytes) -> bool:
     return True
 
 
-# -- throw-away keys ----------------------------------------------------------------------------------
+# -- throwaway keys ----------------------------------------------------------------------------------
 
 
 def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[str, str]:
-    """hosts: names or addresses by which the centers reach the SuperLink. Gives the fingerprints."""
+    """hosts: names or addresses by which the centers reach the SuperLink. Returns the fingerprints."""
     # Its own processes reach the SuperLink on loopback.
     hosts = list(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
     out.mkdir(parents=True, exist_ok=True)
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmt throw-away authority")])
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmt throwaway authority")])
     ca = (
         _certificate(ca_name, ca_name, authority)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -130,11 +131,13 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
     _write(out / "ca.crt", ca.public_bytes(pem))
     _write(out / "server.pem", certificate.public_bytes(pem))
     _write_private(out / "server.key", server, serialization.PrivateFormat.PKCS8)
-    # The authority's own key is not written: it has signed what it was made for.
+    # The authority's own key is not written, because it has signed everything it was made for.
     made: dict[str, str] = {}
     for center in centers:
         if not re.fullmatch(r"[\w .-]+", center) or center.startswith("."):
-            raise SystemExit(f"'{center}' cannot be a file's name; give the center another for its key.")
+            raise SystemExit(
+                f"'{center}' cannot be used as a file name. Give the center another name for its key."
+            )
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(out / center, key, serialization.PrivateFormat.OpenSSH)
         public = key.public_key().public_bytes(
@@ -192,13 +195,17 @@ def _write_private(path: Path, key: Key, form: serialization.PrivateFormat) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A throw-away authority and keys, to try a deployment.")
+    parser = argparse.ArgumentParser(
+        description="Creates a throwaway authority and keys, to try out a deployment."
+    )
     parser.add_argument("out", type=Path, help="folder for the files")
-    parser.add_argument("--host", action="append", default=[], help="of the SuperLink; may be repeated")
+    parser.add_argument(
+        "--host", action="append", default=[], help="name or address of the SuperLink; may be repeated"
+    )
     parser.add_argument("--center", action="append", default=[], help="a center's name; may be repeated")
     given = parser.parse_args()
     made = make_keys(given.out, given.host, given.center)
-    print(f"Written to {given.out}, valid for {DAYS} days.")
+    print(f"Wrote the keys to {given.out}. They are valid for {DAYS} days.")
     for center, key in made.items():
         print(f'[[centers]] name = "{center}"  key = "{key}"')
 

@@ -1,7 +1,7 @@
-"""What a center has spent of its privacy budget, in its state folder: `privacy.json`.
+"""The part of its privacy budget that a center has spent, in its state folder: `privacy.json`.
 
-It counts all rounds of all runs that the center ever took part in with this folder, answered or not: what was
-computed may have been seen. The coordinator can neither read nor reset it.
+It counts all rounds of all runs that the center took part in with this folder, answered or not, because
+anything computed may have been seen. The coordinator can neither read nor reset it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ class LedgerFile:
         return self.state / "privacy.json"
 
     def read(self) -> Ledger:
-        """Nothing was spent where there is no file; one that cannot be read is an error, not an empty one."""
+        """Nothing was spent if there is no file. A file that cannot be read is an error, not an empty
+        ledger."""
         try:
             return Ledger.from_rows(json.loads(self.path.read_text())["steps"])
         except FileNotFoundError:
             return Ledger()
         except (FedmtError, OSError, ValueError, KeyError, TypeError) as error:
             raise FedmtError(
-                f"{self.path}: what was spent of the privacy budget cannot be read ({error}). Restore the "
-                "file from a backup. Without it, nothing may be sent."
+                f"{self.path}: the spent privacy budget cannot be read ({error}). Restore the file from a "
+                "backup. Without it, nothing may be sent."
             ) from None
 
     def charge(self, kept: Mapping[str, Tensor], costs: Sequence[Cost], spec: PrivacySpec) -> Ledger:
-        """Writes a round down before it is computed; raises `Overspent` where it would pass the budget."""
+        """Records a round before it is computed. Raises `Overspent` if it would exceed the budget."""
         with self._locked():
             after = self.read().afford(costs, spec)
             spent = {"epsilon": after.epsilon(spec.delta), "delta": spec.delta}
@@ -57,7 +58,7 @@ class LedgerFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two messages at once must not spend the same budget twice."""
+        """A lock, so that two messages at once cannot spend the same budget."""
         with writing(self.path):
             self.state.mkdir(parents=True, exist_ok=True)
             file = self.path.with_suffix(".lock").open("w")

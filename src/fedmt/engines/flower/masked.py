@@ -1,9 +1,9 @@
-"""A center's side of secure aggregation: whom it believes, what it keeps, and what leaves it.
+"""A center's side of secure aggregation: whom it trusts, what it keeps, and what leaves it.
 
     <state>/<run>/masking.key      its X25519 key of the run
     <state>/<run>/masking.json     what it has masked and revealed, so that it does neither twice
 
-A center whose file lists its peers sends nothing that is not masked, whatever the coordinator asks for.
+A center whose file lists its peers sends only masked updates, whatever the coordinator asks for.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ log = logging.getLogger("flwr")
 
 
 class Masking:
-    """Of one center in one run. key: its registered one; None in Flower's simulation, where all nodes are one
-    machine and trust each other."""
+    """The masking of one center in one run. key: its registered key; None in Flower's simulation, where all
+    nodes are on one machine and trust each other."""
 
     def __init__(self, settings: CenterSettings, memory: Memory, run: str, key: Key | None) -> None:
         self.settings, self.memory, self.run, self.key = settings, memory, run, key
@@ -47,12 +47,12 @@ class Masking:
         self._least = file.threshold or least_threshold(len({*file.peers, file.name}))
 
     def announcement(self, terms: Mapping[str, Any], samples: int) -> list[str]:
-        """For the check: its key of this run, signed. terms: the coordinator's."""
+        """Its key for this run, signed, for the check. terms: the coordinator's terms."""
         if samples > int(terms["max_samples"]):
             raise Unable("it has more samples than the coordinator's deployment.max_samples")
         if self._least > int(terms["threshold"]):
             raise Unable(
-                f"its threshold is {self._least}, and the coordinator's deployment.threshold is "
+                f"its threshold is {self._least}, but the coordinator's deployment.threshold is "
                 f"{terms['threshold']}"
             )
         return self._side().announce(self._sign).to_json()
@@ -60,12 +60,12 @@ class Masking:
     def masked(
         self, asked: Mapping[str, Any], round: int, purpose: str, values: Arrays | None, weight: int
     ) -> bytes:
-        """What leaves the center instead of these values. None: a center that has nothing to add."""
+        """What leaves the center instead of these values. None for a center that has nothing to add."""
         try:
             request, layout = str(asked["request"]).encode(), Layout.from_json(asked["layout"])
             context = MaskRequest.from_bytes(request).context
             if (context.round, context.purpose) != (round, purpose):
-                raise Refused("the request to mask is for another sum than the message")
+                raise Refused("the request to mask is for a different sum than the message")
             vector, clipped = layout.encode(values, weight)
             masked = self._side().mask(request, vector)
         except Refused as error:
@@ -73,7 +73,9 @@ class Masking:
         except (KeyError, TypeError, ValueError):
             raise Unable("the request to mask cannot be read") from None
         if clipped:
-            log.warning("%s entries of this center's %s were out of range, and clipped.", clipped, purpose)
+            log.warning(
+                "%s entries of this center's %s were out of range and were clipped.", clipped, purpose
+            )
         integers = masked.vector.view(np.int32 if layout.bits == 32 else np.int64)
         dealt = np.frombuffer(masked.dealt, np.uint8).copy()
         return wire.to_bytes({"vector": torch.from_numpy(integers), "dealt": torch.from_numpy(dealt)})
@@ -96,7 +98,7 @@ class Masking:
             private = X25519PrivateKey.generate()
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Readable by its owner alone from the first byte on.
+                # Readable only by its owner, from the first byte on.
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     file.write(private.private_bytes_raw())
         return X25519PrivateKey.from_private_bytes(path.read_bytes())
@@ -110,7 +112,9 @@ class Masking:
         try:
             return Ledger.load(path.read_bytes(), save) if path.exists() else Ledger(save)
         except (TypeError, ValueError):
-            raise FedmtError(f"{path}: damaged. Ask the coordinator to begin a new run.") from None
+            raise FedmtError(
+                f"{path}: the file is damaged. Ask the coordinator to start a new run."
+            ) from None
 
     # -- whom it believes -------------------------------------------------------------------------
 

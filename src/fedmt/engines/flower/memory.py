@@ -1,14 +1,14 @@
-"""What a center keeps from round to round (M-hat, control variates, local layers), on its own disk.
+"""What a center keeps between rounds (M-hat, control variates, local layers), on its own disk.
 
     <state>/<run>/round-000003.safetensors     after the center's part of round 3
     <state>/<run>/received.safetensors         the last model it was sent outside of a round
     <state>/<run>/frozen.safetensors           a frozen backbone, sent once
-    <state>/<run>/features.safetensors         what it makes of the center's samples, computed once
+    <state>/<run>/features.safetensors         the features of the center's samples, computed once
     <state>/<run>/data.json                    a digest of the data that it began with
 
-Flower's own client state lives in memory, for one of Flower's runs. The coordinator says after which round it
-took the center's last answer, and the center continues from there: so an answer that came too late, or a
-coordinator that was killed and began a round again, leaves both sides with the same past.
+Flower's own client state is kept in memory, for one of Flower's runs. The coordinator says after which round
+it accepted the center's last answer, and the center continues from there. Both sides therefore agree on the
+past, even if an answer came too late or a coordinator was killed and repeated a round.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Tensors = dict[str, Tensor]
 
 
 class Unable(FedmtError):
-    """Why a center cannot do its part, in words that may leave it: no file, no label, no path."""
+    """Why a center cannot do its part, in words that may leave it. They contain no file, label or path."""
 
 
 class Lost(Unable):
-    """What the center kept is gone or damaged: it has to begin anew."""
+    """What the center kept is missing or damaged, so it has to start over."""
 
 
 class Memory:
-    """Of one center in one run."""
+    """The memory of one center in one run."""
 
     def __init__(self, state: Path, run: str, center: str) -> None:
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
@@ -48,17 +48,17 @@ class Memory:
         self.center = center
 
     def load(self, round: int | None) -> Tensors:
-        """What was kept after a round; nothing before the first."""
+        """What was kept after a round. Nothing before the first round."""
         if round is None:
             return {}
         path = self._path(round)
         if not path.exists():
-            raise Lost(f"what it kept of round {round} is gone from its state folder")
+            raise Lost(f"its memory of round {round} is missing from its state folder")
         return self._read(path, str(round))
 
     def save(self, round: int, kept: Mapping[str, Tensor], keep_from: int) -> None:
-        """Remembers a round; forgets what no coordinator can go back to: all before the last round that
-        is not after `keep_from`."""
+        """Remembers a round. Forgets everything that no coordinator can return to: all before the last round
+        that is not after `keep_from`."""
         self._write(self._path(round), kept, str(round))
         rounds = sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
         reachable = max((r for r in rounds if r <= keep_from), default=-1)
@@ -67,13 +67,13 @@ class Memory:
                 self._path(old).unlink(missing_ok=True)
 
     def receive(self, weights: Mapping[str, Tensor], label: str) -> None:
-        """Stores a model under a label, to be completed by what changes of it (`received`)."""
+        """Stores a model under a label. A later message completes it with what has changed (`received`)."""
         self._write(self.folder / "received.safetensors", weights, label)
 
     def received(self, label: str) -> Tensors:
         path = self.folder / "received.safetensors"
         if not path.exists():
-            raise Lost("the model it was to have received before is gone from its state folder")
+            raise Lost("the model it should have received before is missing from its state folder")
         return self._read(path, label)
 
     def keep_frozen(self, weights: Mapping[str, Tensor], digest: str) -> None:
@@ -83,25 +83,26 @@ class Memory:
     def frozen(self, digest: str) -> Tensors:
         path = self.folder / "frozen.safetensors"
         if not path.exists():
-            raise Lost("the frozen backbone it was sent is gone from its state folder")
+            raise Lost("the frozen backbone it was sent is missing from its state folder")
         weights = self._read(path, digest)
         if digest_of(weights) != digest:
             raise Lost("the frozen backbone in its state folder is damaged")
         return weights
 
     def keep_features(self, features: Tensor, label: str) -> None:
-        """Stores the features of the center's samples. label: of the samples and the network."""
+        """Stores the features of the center's samples. label: identifies the samples and the network."""
         self._write(self.folder / "features.safetensors", {"features": features}, label)
 
     def features(self, label: str) -> Tensor | None:
-        """None where they have to be computed: for the first time, or from other samples."""
+        """None if they have to be computed, because it is the first time or the samples have changed."""
         try:
             return self._read(self.folder / "features.safetensors", label)["features"]
         except (Lost, OSError):
             return None
 
     def keep_data(self, digests: Mapping[str, str]) -> bool:
-        """Whether the data are those that the center began this run with; the first time, they are kept."""
+        """Whether the data are those that the center began this run with. The first time, their digest is
+        stored."""
         path = self.folder / "data.json"
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -127,8 +128,8 @@ class Memory:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
         except (SafetensorError, OSError, ValueError):
-            raise Lost(f"{path.name} of its state folder is damaged") from None
+            raise Lost(f"{path.name} in its state folder is damaged") from None
         expected = {"run": self.folder.name, "center": self.center, "label": label}
         if metadata != expected:
-            raise Lost(f"{path.name} of its state folder is of another center, run or round")
+            raise Lost(f"{path.name} in its state folder belongs to another center, run or round")
         return tensors

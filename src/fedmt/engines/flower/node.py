@@ -1,15 +1,15 @@
-"""Starts a center's SuperNode, so that it runs fedmt and nothing else, unless this machine's clock is wrong.
+"""Starts a center's SuperNode so that it runs only fedmt, unless this machine's clock is wrong.
 
     python -m fedmt.engines.flower.node --superlink coordinator.example.org:8443 --root-certificates ca.crt …
 
 All options are those of `flower-supernode`, which takes this process's place. A node signs the time with each
-of its requests, and the SuperLink refuses it when its clock is off; the node then ends with "terminated
-gracefully" and no reason. So this asks the coordinator for the time first, as any browser would see it.
+of its requests, and the SuperLink rejects it if its clock is off. The node then ends with "terminated
+gracefully" and no reason. So this program first asks the coordinator for the time, as any browser could.
 
 A SuperNode starts a program for every task that the coordinator gives it: `flwr-clientapp`, or others for
 agents, models and connectors. All of them run what the coordinator sends. Programs of the same names, put
-first on its path, answer with fedmt's own app (`clientapp`), and refuse the rest. Where the center's file is,
-they learn from the environment, so that nodes with the same home do not mix up their centers.
+first on its path, answer with fedmt's own app (`clientapp`), and reject the rest. They read the path of the
+center's file from the environment, so that nodes with the same home folder do not mix up their centers.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ NOT_YET_VALID, EXPIRED = 9, 10
 def skew(
     address: str, certificates: Path | None, insecure: bool, verified: bool = True, patience: float = 10.0
 ) -> tuple[float, float]:
-    """Seconds that this machine's clock is ahead of the coordinator's: at least, and at most.
+    """Seconds by which this machine's clock is ahead of the coordinator's: the minimum and the maximum.
 
-    address: HOST:PORT of the SuperLink or of the proxy in front of it. certificates: of its authority; None
-    for those that the system trusts. insecure: in plain text. verified: whether the coordinator's certificate
-    must be right.
+    address: HOST:PORT of the SuperLink or of the proxy in front of it. certificates: those of its authority;
+    None for those that the system trusts. insecure: connect in plain text. verified: whether the
+    coordinator's certificate must be valid.
     """
     host, _, port = address.rpartition(":")
     if insecure:
@@ -69,20 +69,20 @@ def skew(
     finally:
         connection.close()
     if said is None:
-        raise ValueError("no Date in the answer")
+        raise ValueError("there is no Date in the answer")
     date = parsedate_to_datetime(said).timestamp()
     return asked - (date + 2), answered - date  # a Date has whole seconds, and may be one old
 
 
 def check_clock(address: str, certificates: Path | None, insecure: bool = False) -> None:
-    """Refuses a clock that the SuperLink would refuse. What else may be wrong, Flower says itself."""
+    """Rejects a clock that the SuperLink would reject. Flower itself reports other problems."""
     try:
         try:
             least, most = skew(address, certificates, insecure)
         except ssl.SSLCertVerificationError as error:
             if error.verify_code not in (NOT_YET_VALID, EXPIRED):
                 raise
-            # Is it the certificate, or this clock? Nothing but the time is asked for, and nothing is sent.
+            # Is the certificate wrong, or this clock? Only the time is requested, and nothing is sent.
             least, most = skew(address, certificates, insecure, verified=False)
     except (OSError, ValueError, http.client.HTTPException):
         return
@@ -91,8 +91,8 @@ def check_clock(address: str, certificates: Path | None, insecure: bool = False)
     way = "ahead of" if least > 0 else "behind"
     raise FedmtError(
         f"This machine's clock is about {abs(least + most) / 2:.0f} s {way} the coordinator's, {address}. "
-        f"Flower refuses a node whose clock is more than {AHEAD} s ahead or {BEHIND} s behind, without "
-        "saying why. Let both machines keep their time by NTP (timedatectl set-ntp true), then start it "
+        f"Flower rejects a node whose clock is more than {AHEAD} s ahead or {BEHIND} s behind, without "
+        "saying why. Synchronize both machines by NTP (timedatectl set-ntp true), then start the node "
         "again."
     )
 
@@ -123,12 +123,12 @@ def write_programs(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = folder.resolve()
     own = f'exec {shlex.join([sys.executable, "-IS", clientapp.__file__])} "$@"'
-    refusal = "echo 'fedmt: the coordinator asked for a task that is not fedmt; it was refused.' >&2; exit 1"
+    refusal = "echo 'fedmt: the coordinator requested a task that is not fedmt; it was rejected.' >&2; exit 1"
     for name in PROGRAMS:
         part = folder / f"{name}.{os.getpid()}"
         part.write_text(f"#!/bin/sh\n{own if name == OWN else refusal}\n")
         part.chmod(0o700)
-        part.replace(folder / name)  # whole, whoever starts at the same time
+        part.replace(folder / name)  # replaced whole, even if several start at the same time
     return folder
 
 

@@ -1,7 +1,7 @@
 """What the coordinator tells the centers of a run: how to train, in which spaces, with which network.
 
-It goes with every message, since a center's process may start anew for each; it is a few kilobytes. What it
-does not have is anything of the coordinator's data, or of another center.
+It is sent with every message, because a center's process may be started again for each one. It takes a few
+kilobytes. It contains nothing of the coordinator's data or of another center.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from fedmt.inputs import Input, from_json, to_json
 
 @dataclass(frozen=True)
 class Plan:
-    """spaces: of the federation, the wanted one first. input: what is trained on: samples, or features.
+    """spaces: the federation's label spaces, the wanted one first. input: what is trained on (samples or
+    features).
 
-    frozen: the network that a center makes the features with. Its weights come with the check, once.
+    frozen: the network with which a center computes features. Its weights are sent once, with the check.
     """
 
     config: Config
@@ -58,7 +59,7 @@ class Plan:
         return self.spaces[0]
 
     def network(self) -> Classifier:
-        """The network, at weights that mean nothing: a center receives them."""
+        """The network with arbitrary weights, because a center receives the real ones."""
         return build_network(self.config, self.input, [len(space) for space in self.spaces])
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +77,7 @@ class Plan:
             spaces = tuple(LabelSpace(name, classes) for name, classes in plan["spaces"])
             input = from_json(plan["input"])
             frozen = Frozen.from_json(plan["frozen"]) if "frozen" in plan else None
-            # Of another version, its config may have keys that are not known here.
+            # The config of another version may have keys that are unknown here.
             same = plan["version"] == fedmt.__version__
             raw = plan["config"] if same else {"method": {"name": "fedmt"}}
             config = config_class(raw).model_validate(raw)
@@ -88,7 +89,8 @@ class Plan:
 
 
 def shape_digest(model: nn.Module) -> str:
-    """Of the names, shapes and types of a network's weights: equal where weights of one fit the other."""
+    """A digest of the names, shapes and types of a network's weights. Equal if the weights of one fit the
+    other."""
     return weights_digest(model.state_dict())
 
 

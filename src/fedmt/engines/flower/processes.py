@@ -1,8 +1,8 @@
 """A whole deployment on one machine: the processes that run on many (docs/guides/deployment.md).
 
 For the demo, the tests and the benchmark. Every process is one of Flower's commands, with telemetry, update
-checks and the installation of packages at run time off; all listen on 127.0.0.1 alone. On leaving, what was
-started is ended, and nothing else.
+checks and the installation of packages at run time off; all listen only on 127.0.0.1. On exit, every process
+that was started here is ended, and no other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""What every process of Flower is started with: nothing calls out, nothing is installed."""
+"""The environment of every Flower process: nothing calls out, and nothing is installed."""
 
 APP = """\
 [project]
@@ -59,7 +59,7 @@ def write_app(
     server: str = "fedmt.engines.flower.server:app",
     center: str = "fedmt.engines.flower.center:app",
 ) -> Path:
-    """The folder that `flwr run` takes: it names fedmt's apps, and has no code of its own."""
+    """The folder that `flwr run` takes. It names fedmt's apps and contains no code."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(APP.format(name=name, server=server, center=center))
     return folder
@@ -103,12 +103,12 @@ class Started:
         return family(self.process.pid)
 
     def kill(self) -> None:
-        """SIGKILL to it and all it started: as a power cut would."""
+        """Sends SIGKILL to the process and everything it started, like a power cut."""
         end(self.family(), signal.SIGKILL)
         self.process.wait()
 
     def stop(self, patience: float = 10.0) -> None:
-        """SIGTERM, and after a while SIGKILL to what is left of it."""
+        """Sends SIGTERM and, after a while, SIGKILL to whatever is left."""
         started = self.family()
         if self.running:
             self.process.terminate()
@@ -120,7 +120,7 @@ class Started:
 
 
 def end_with_parent() -> None:
-    """In a new process: it shall end when the one that started it does, however that ends (Linux)."""
+    """Called in a new process: makes it end when its parent ends, for whatever reason (Linux)."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
@@ -166,9 +166,10 @@ def end(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 class Deployment:
-    """A SuperLink, SuperNodes and runs, in a folder of their own.
+    """A SuperLink, SuperNodes and runs, in their own folder.
 
-    keys: a folder that `keys.make_keys` filled; without, all is in plain text: for tests of other things.
+    keys: a folder that `keys.make_keys` filled. Without it, everything is in plain text, for tests of other
+    features.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Deployment:
         )
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's own is 1; the environment may say so
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's default is 1; the environment may set it
             **os.environ,
             **QUIET,
             "FLWR_HOME": str(self.home),
@@ -200,7 +201,7 @@ class Deployment:
         self.started: list[Started] = []
         self.superlink: Started | None = None
         self.proxy: int | None = None
-        """The port of the proxy, where there is one: nodes go through it."""
+        """The port of the proxy if there is one, because nodes connect through it."""
 
     def __enter__(self) -> Deployment:
         return self
@@ -217,9 +218,9 @@ class Deployment:
         return started
 
     def start_superlink(self, simulation: bool = False, patience: float = 90.0) -> Started:
-        """Its state is in a file: nodes stay registered when it is killed and started again.
+        """Its state is in a file, so nodes stay registered when it is killed and started again.
 
-        simulation: it runs the centers itself, on Flower's simulation engine; there are no SuperNodes.
+        simulation: it runs the centers itself on Flower's simulation engine, without SuperNodes.
         """
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
         command += ["--database", str(self.database)]
@@ -237,8 +238,8 @@ class Deployment:
         return self.superlink
 
     def start_proxy(self, server: Path, patience: float = 20.0) -> Started:
-        """nginx before the SuperLink. server: its file for real machines (examples/deployment/nginx.conf),
-        here with the ports and keys of this deployment."""
+        """nginx in front of the SuperLink. server: its file for real machines
+        (examples/deployment/nginx.conf), here with the ports and keys of this deployment."""
         assert self.keys is not None
         folder = self.folder / "nginx"
         folder.mkdir(parents=True, exist_ok=True)
@@ -248,7 +249,7 @@ class Deployment:
         (folder / "server.conf").write_text(text)
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         places = "".join(f"{kind}_temp_path {folder / kind};\n" for kind in kinds)
-        # One process in the foreground, which writes here alone and ends when it is told to.
+        # One process in the foreground, which writes only here and ends when it is told to.
         (folder / "nginx.conf").write_text(
             f"daemon off;\nmaster_process off;\npid {folder / 'pid'};\nerror_log stderr;\nevents {{}}\n"
             f"http {{\naccess_log {folder / 'access.log'};\n{places}include {folder / 'server.conf'};\n}}\n"
@@ -281,9 +282,9 @@ class Deployment:
         port: int | None = None,
         own: bool = True,
     ) -> Started:
-        """key, authority, insecure: others than the deployment's own, to show that they are refused.
-        config: more for --node-config. port: of the SuperLink, where it is not reached directly. own: it runs
-        fedmt and nothing else; not so Flower's, which runs what the coordinator sends."""
+        """key, authority, insecure: values other than the deployment's own, to show that they are rejected.
+        config: more for --node-config. port: the port of the SuperLink, if it is not reached directly. own:
+        run only fedmt, unlike Flower's own node, which runs what the coordinator sends."""
         command = [sys.executable, "-m", "fedmt.engines.flower.node"] if own else ["flower-supernode"]
         command += ["--superlink", f"{HOST}:{port or self.proxy or self.port}"]
         command += ["--host", HOST, "--port", str(free_port())]
@@ -309,7 +310,7 @@ class Deployment:
         )
 
     def register(self, name: str) -> None:
-        """Lets a center's public key in."""
+        """Registers a center's public key."""
         assert self.keys is not None
         done = self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), "here")
         if done.returncode:
@@ -318,7 +319,7 @@ class Deployment:
     def start_run(
         self, app: Path, federation: Path, out: Path, name: str = "run", more: Sequence[str] = ()
     ) -> Started:
-        """`flwr run`, which follows the run's log and ends with it. more: further options of it."""
+        """`flwr run`, which follows the run's log and ends with it. more: further options."""
         settings = f'federation="{federation}" out="{out}"'
         command = ["flwr", "run", str(app), "here", "--stream", "--run-config", settings, *more]
         return self.start(name, command)

@@ -1,11 +1,12 @@
-"""A center's process that stays: it answers message after message, with everything imported and warm.
+"""A center's process that keeps running: it answers one message after another, with everything already
+imported.
 
     python -m fedmt.engines.flower.resident CENTER LISTENING NODE IDLE     started by `clientapp`, the relay
 
-It listens on a socket that the relay opened, takes one relay at a time, and holds Flower's conversation for
-it. It ends when nobody came for IDLE seconds; when its node ends; when the relay that it works for ends; and
-when a relay needs another one: center.toml says something else, or a file of the code that is loaded here has
-changed. What a message may make it do is said in `center`, as for a process of its own.
+It listens on a socket that the relay opened, serves one relay at a time, and handles Flower's conversation
+for it. It ends if no relay connects for IDLE seconds, if its node ends, if the relay that it works for ends,
+or if a relay needs a new resident because center.toml or a loaded file of the code has changed. What a
+message may cause is defined in `center`, as for a separate process.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ Talk = Callable[[Sequence[str], Path], int]
 
 
 class Code:
-    """The files that the modules of this process came from, as they were when they were loaded."""
+    """The files that the modules of this process were loaded from, with their state at that time."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int] | None] = {}
         self.note()
 
     def note(self) -> None:
-        """Notes the modules that were loaded since."""
+        """Notes the modules loaded since the last call."""
         for module in list(sys.modules.values()):
             path = getattr(module, "__file__", None)
             if path is not None and path not in self._seen:
@@ -57,7 +58,8 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def watch(node: int, relay: socket.socket | None, end: Callable[[], None]) -> Callable[[], None]:
-    """Calls `end` when one of them has ended, from a thread of its own. Returns how to stop watching."""
+    """Calls `end` from a separate thread when one of them has ended. Returns a function that stops
+    watching."""
     reading, writing = os.pipe()
     ends: list[Any] = [reading, node, *([] if relay is None else [relay])]
 
@@ -82,7 +84,7 @@ def serve(
 ) -> str:
     """Answers relays until there is a reason to end, which it returns.
 
-    who: whose relays it answers, as they say it themselves. node: is readable when the node has ended.
+    who: whose relays it answers, as they identify themselves. node: becomes readable when the node has ended.
     """
     ends: list[Any] = [listening, node]
     while True:
@@ -103,7 +105,7 @@ def serve(
                 listening.close()
                 relay.send(OTHER)
                 return "its center.toml or the code has changed"
-            # Killed with its relay or its node, as a process of the relay's own would be.
+            # Killed with its relay or its node, as the relay's own process would be.
             stop = watch(node, relay, lambda: os._exit(1))
             try:
                 status = talk(request["arguments"], Path(f"/proc/self/fd/{files[0]}"))
@@ -124,7 +126,7 @@ def main() -> None:
         return  # it has ended
     who = {"center": center, "file": Path(center).read_text(encoding="utf-8"), "node": int(node)}
     stop = watch(watched, None, lambda: os._exit(1))
-    from fedmt.engines.flower.conversation import talk  # seconds, in which the node may end
+    from fedmt.engines.flower.conversation import talk  # this takes seconds, in which the node may end
 
     stop()
     with socket.socket(fileno=int(number)) as listening:

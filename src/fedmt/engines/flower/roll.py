@@ -1,8 +1,8 @@
-"""Which of Flower's nodes is which center; asking them, and waiting for their answers.
+"""Finds out which of Flower's nodes is which center, asks them, and waits for their answers.
 
-Who a node is follows from its key (`identity`). Where keys are not bound to names, a node is known by the
-name it gave. Every node answers a check before it takes part: at the start of the run, and again whenever one
-appears that was not there before. Whatever an answer can do wrong is its own center's problem: it ends in a
+A node is identified by its key (`identity`). If keys are not bound to names, a node is known by the name it
+gave. Every node answers a check before it takes part: at the start of the run, and again whenever one appears
+that was not there before. Whatever is wrong with an answer affects only its own center. It results in a
 reason, never in an exception.
 """
 
@@ -27,19 +27,19 @@ from fedmt.engines.flower.trail import Trail
 log = logging.getLogger("flwr")
 
 POLL = 0.2
-"""Seconds between two looks for an answer."""
+"""Seconds between two checks for an answer."""
 
 CHECK_TIMEOUT = 120.0
-"""Seconds that a node which appears during a run may take for its check."""
+"""Seconds that a node that appears during a run may take for its check."""
 
 REST = 10.0
-"""Seconds to hear the other centers, once one does not fit: all problems are named at once."""
+"""Seconds to wait for the other centers once one does not fit, so that all problems are reported at once."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a center said, or why there is nothing (`problem`, in printable characters). malformed: because it
-    is not as fedmt writes it."""
+    """What a center said, or why there is nothing (`problem`, in printable characters). malformed: whether
+    the reason is that it does not have fedmt's format."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     content: RecordDict | None = None
@@ -51,9 +51,10 @@ class Answer:
 
 
 class Roll:
-    """names: the centers that belong to the run. inspect: from a center's name and its answer to the check to
-    what is wrong with it, '' if nothing. tensors: what a node receives with its check, by what they are.
-    keys: by name, the fingerprint of each center's key; empty where any node may use any name."""
+    """names: the centers that belong to the run. inspect: takes a center's name and its answer to the check,
+        and returns what is wrong with it, or ''. tensors: what a node receives with its check, by kind.
+    keys: the fingerprint of each center's key, by name; empty if any node may use any name.
+    """
 
     def __init__(
         self,
@@ -70,23 +71,25 @@ class Roll:
         self.keys = keys or {}
         self.trail = trail or Trail(None)
         self.nodes: dict[str, int] = {}
-        """By name, the node of each center that is here."""
+        """By name, the node of each present center."""
         self._known: dict[int, Identity] = {}
         self._seen: set[int] = set()
         self._pending: dict[str, int] = {}
         self._strangers: list[str] = []
         self._silent: set[str] = set()
-        """Centers whose node did not answer its last message: another node may take their place."""
+        """Centers whose node did not answer its last message. Another node may take their place."""
         self._claims: dict[int, str] = {}
-        """Nodes that gave the name of a center that another node is, where names are not bound to keys."""
+        """Nodes that gave the name of a center that belongs to another node, if names are not bound
+        to keys."""
 
     # -- who is here ------------------------------------------------------------------------------
 
     def call(self, facts: Mapping[str, Any], wait: float, at_least: int) -> None:
-        """Before the first round: waits for all centers, and after `wait` seconds for `at_least` of them.
+        """Waits for the centers before the first round: for all of them, and after `wait` seconds for
+        `at_least` of them.
 
         A center that does not fit the config stops the run. Somebody made a mistake in one of the two files,
-        and training without the center would be another experiment than the one that was asked for.
+        and training without the center would be a different experiment from the requested one.
         """
         deadline = time.monotonic() + wait
         log.info("Waiting for %s.", listed(self.names, 20))
@@ -106,16 +109,16 @@ class Roll:
         if len(self.nodes) < at_least:
             others = f" Nodes that did not fit: {'; '.join(self._strangers)}." if self._strangers else ""
             raise FedmtError(
-                f"After {wait:.0f} s {listed(missing, 20)} had not answered the check; {len(self.nodes)} of "
-                f"{len(self.names)} centers are here, and deployment.min_centers is {at_least}.{others}"
+                f"After {wait:.0f} s, {listed(missing, 20)} had not answered the check. {len(self.nodes)} of "
+                f"{len(self.names)} centers are present, and deployment.min_centers is {at_least}.{others}"
             )
         if missing:
-            log.warning("Going on without %s.", listed(missing, 20))
+            log.warning("Continuing without %s.", listed(missing, 20))
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Before a round: centers that came back are welcomed, if their check is right.
+        """Before a round, centers that came back are accepted if they pass their check.
 
-        Who did not answer in time is still heard before a later round, but no longer waited for.
+        A center that did not answer in time can still answer before a later round, but nobody waits for it.
         """
         late = set(self._pending)
         self._ask_newcomers(facts)
@@ -123,13 +126,13 @@ class Roll:
         while True:
             for name, problem in self._newcomers():
                 if problem:
-                    log.error("Center '%s' takes no part: %s.", name, problem)
+                    log.error("Center '%s' does not take part: %s.", name, problem)
             if self._pending.keys() <= late or time.monotonic() > deadline:
                 break
             time.sleep(POLL)
 
     def check_again(self, name: str) -> None:
-        """Before the next round, a center is checked as if it were new, with what comes with it."""
+        """Before the next round, a center is checked as if it were new, and receives everything again."""
         self._seen.discard(self.nodes.get(name, -1))
 
     def _ask_newcomers(self, facts: Mapping[str, Any]) -> None:
@@ -140,7 +143,7 @@ class Roll:
                 log.warning("Center '%s' is gone.", name)
                 self.trail.write("gone", center=name, node=node)
                 del self.nodes[name]
-        self._seen &= online  # a node that went away and came back is new
+        self._seen &= online  # a node that left and came back counts as new
         self._pending = {sent: node for sent, node in self._pending.items() if node in online}
         for node, name in list(self._claims.items()):
             if name not in self.nodes or name in self._silent:
@@ -158,7 +161,7 @@ class Roll:
                 self.trail.asked("query.check", 0, self._known[node].name, node, sent, content)
 
     def _newcomers(self) -> Iterator[tuple[str, str]]:
-        """Those whose answer to the check has come, and what is wrong with them."""
+        """The nodes whose answer to the check has arrived, and what is wrong with them."""
         for identifier, node in list(self._pending.items()):
             answer = self._pull(identifier, node)
             if answer is None:
@@ -189,7 +192,7 @@ class Roll:
                 problem = (
                     problem or str(answer.facts.get("problem") or "") or self._inspect(name, answer.facts)
                 )
-            except Exception as error:  # of an answer that is not as fedmt writes it
+            except Exception as error:  # the answer does not have fedmt's format
                 reason = f"the answer of center '{name}' to the check is malformed ({type(error).__name__})"
                 self._stranger(node, reason)
                 continue
@@ -199,7 +202,7 @@ class Roll:
             yield name, escaped(problem)
 
     def _taken(self, name: str, node: int) -> bool:
-        """Whether another node is this center already, which is online and answers."""
+        """Whether another node that is online and answers is already this center."""
         other = self.nodes.get(name)
         if other is None or other == node or name in self._silent:
             return False
@@ -216,7 +219,7 @@ class Roll:
             log.warning("Center '%s' is now node %s.", name, node)
         self.nodes[name] = node
         self._silent.discard(name)
-        log.info("Center '%s' is here.", name)
+        log.info("Center '%s' is present.", name)
         self.trail.write("connected", **about)
 
     def _stranger(self, node: int, why: str) -> None:
@@ -233,17 +236,17 @@ class Roll:
     ) -> Iterator[tuple[str, Answer]]:
         """Sends each center its message, and yields the answers in the order of the names.
 
-        One answer is in memory at a time: the others wait in the SuperLink for their turn.
+        One answer is in memory at a time. The others wait in the SuperLink for their turn.
         """
         deadline = time.monotonic() + timeout
         sent: dict[str, str | None] = {}
         for name in sorted(contents):
             if name in self.nodes:
                 node, content = self.nodes[name], contents[name]
-                # An answer that is here in time must outlast the wait for the names before it.
+                # An answer that arrives in time must survive the wait for the names before it.
                 sent[name] = self._push(kind, node, content, 2 * timeout + 60, str(round))
                 self.trail.asked(kind, round, name, node, sent[name], content)
-        # The messages are in the SuperLink now, and need not stay in memory here.
+        # The messages are in the SuperLink now and need not stay in memory here.
         return self._answers(kind, sorted(contents), sent, round, deadline, timeout)
 
     def _answers(
@@ -268,7 +271,7 @@ class Roll:
 
     def _wait(self, name: str, identifier: str, round: int, deadline: float, timeout: float) -> Answer:
         while True:
-            late = time.monotonic() > deadline  # read before the last look
+            late = time.monotonic() > deadline  # read before the last check
             answer = self._pull(identifier, self.nodes[name])
             if answer is not None:
                 self._silent.discard(name)
@@ -296,10 +299,11 @@ class Roll:
         return next(iter(self.grid.push_messages([message])), None) or None
 
     def _pull(self, identifier: str, node: int) -> Answer | None:
-        """The answer to a message, once it is there. One at a time: a broken one harms no other."""
+        """The answer to a message, once it has arrived. Each is read separately, so that a broken one harms
+        no other."""
         try:
             messages = list(self.grid.pull_messages([identifier]))
-        except httpx.HTTPError:  # the SuperLink, not an answer
+        except httpx.HTTPError:  # this is a problem of the SuperLink, not of an answer
             raise
         except Exception as error:
             return Answer(problem=f"its answer cannot be read ({type(error).__name__})", malformed=True)
@@ -325,7 +329,7 @@ class Roll:
 
 
 def not_begun(misfits: Mapping[str, str]) -> str:
-    """Which centers do not fit the federation's config, and what to do."""
+    """The error that lists the centers that do not fit the federation's config, and what to do."""
     lines = [f"Center '{name}': {misfits[name]}." for name in sorted(misfits)]
     lines.append(
         "The run has not started. Correct this at the center or in the federation's config, whichever is "

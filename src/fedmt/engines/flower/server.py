@@ -1,4 +1,4 @@
-"""The coordinating site, Flower's ServerApp: a run of a federation's config, into a run folder.
+"""The coordinating site, Flower's ServerApp: it runs a federation's config and writes a run folder.
 
     flwr run app hospitals --run-config 'federation="/…/federation.toml" out="/…/runs/first"'
 
@@ -49,20 +49,20 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs, and logs what happens; a user's mistake ends with its message."""
+    """Runs the federation and logs what happens. A user's mistake ends with its message."""
     given = {key: str(context.run_config.get(key) or "") for key in ("federation", "out")}
     missing = [key for key, value in given.items() if not value]
     if missing:
-        raise FedmtError(f'--run-config: say {" and ".join(missing)}, as in out="/data/runs/first".')
+        raise FedmtError(f'--run-config: set {" and ".join(missing)}, as in out="/data/runs/first".')
     try:
         coordinate(grid, load_config(Path(given["federation"])), Path(given["out"]))
     except FedmtError as error:
-        raise FedmtError(str(error)) from None  # Flower logs where it came from, and it came from the user
+        raise FedmtError(str(error)) from None  # Flower logs where it came from, which is the user here
 
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:
     federation, notes = build_federation(config, at_hand=False)
-    # In Flower's simulation all nodes are this machine, and none has a key.
+    # In Flower's simulation, all nodes are this machine, and none has a key.
     simulated = isinstance(grid, InMemoryGrid)
     keys = {} if simulated else center_keys(config, [m.name for m in federation.roster.members])
     device = pick_device(config.device)
@@ -91,14 +91,14 @@ def coordinate(grid: Grid, config: Config, out: Path) -> None:
     try:
         run_engine(config, engine, out, True, observer, notes)
     except FedmtError as error:
-        if observer.opened:  # else the folder is another run's, or there is none
+        if observer.opened:  # otherwise the folder belongs to another run, or there is none
             engine.trail.write("stopped", why=escaped(error))
         raise
     engine.trail.write("finished", rounds=observer.rounds)
 
 
 class Log:
-    """An observer that calls the roll when the run folder is open, then logs one line per round."""
+    """An observer that calls the roll when the run folder is open and then logs one line per round."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -112,7 +112,7 @@ class Log:
         for note in notes:
             log.info("Note: %s", note)
         if done:
-            log.info("Going on after round %s of %s.", done, self.rounds)
+            log.info("Continuing after round %s of %s.", done, self.rounds)
         if done < self.rounds:
             engine.connect(run_name(self.out))
 
@@ -124,7 +124,7 @@ class Log:
 
 
 def run_name(out: Path) -> str:
-    """The name under which the centers remember the run: made once, and kept in its folder."""
+    """The name under which the centers remember the run. It is made once and kept in its folder."""
     path = out / "run"
     if not path.exists():
         write_atomically(path, secrets.token_hex(16).encode())

@@ -1,6 +1,8 @@
-"""A center's own file, center.toml: its data, its label space, its correspondence, where it keeps its memory.
+"""A center's own file, center.toml: its data, its label space, its correspondence, and where it stores its
+memory.
 
-It stays on the center's machine. `--node-config 'center="/path/to/center.toml"'` tells a SuperNode of it.
+It stays on the center's machine. `--node-config 'center="/path/to/center.toml"'` passes its path to a
+SuperNode.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ class CenterFile(Section):
     name: str = Field(min_length=1)
     """Name of the center, as in the coordinator's config."""
     state: ConfigPath
-    """Folder for what the center remembers between rounds: M-hat, a head, the privacy budget spent. Keep
-    it."""
+    """Folder for what the center remembers between rounds: M-hat, a head, the spent privacy budget. Do not
+    delete it."""
     data: SourceSpec | None = None
     """Where its samples and labels are stored, with the keys of a source."""
     space: str | None = None
@@ -47,7 +49,8 @@ class CenterFile(Section):
     correspondence: CorrespondenceSpec | None = None
     """How its labels correspond to the wanted ones, if known: a CSV file or a table."""
     federation: ConfigPath | None = None
-    """Instead of `data`: a federation's config whose center of this name is used. It is for trials."""
+    """Instead of `data`: a federation's config, from which the center of this name is used. This is for
+    trials."""
     share_correspondence: bool = False
     """Whether the estimated correspondence may leave the center."""
     share_metrics: bool = False
@@ -75,14 +78,14 @@ class CenterFile(Section):
 
     @property
     def broken_promises(self) -> list[str]:
-        """The keys that would let out what [privacy] promises to hide."""
+        """The keys that would reveal what [privacy] promises to hide."""
         shared = ("share_correspondence", "share_metrics", "share_prior") if self.privacy is not None else ()
         return [key for key in shared if getattr(self, key)]
 
 
 @dataclass(frozen=True)
 class CenterSettings:
-    """A center's file, checked. simulated: it is no file, but a part of the user's own simulation."""
+    """A center's file, checked. simulated: it is not a file but a part of the user's own simulation."""
 
     file: CenterFile
     where: str
@@ -99,8 +102,8 @@ class CenterSettings:
             raise FedmtError(f"{path}: expected either [data] or `federation`.")
         if file.broken_promises:
             raise FedmtError(
-                f"{path}: {listed(file.broken_promises)} with [privacy]: it depends on all records and "
-                "would be sent without noise; set it to false."
+                f"{path}: {listed(file.broken_promises)} with [privacy]: this depends on all records and "
+                "would be sent without noise. Set it to false."
             )
         if file.data is not None:
             SOURCES.find(file.data.source, f"{Origin(path, text).place('data', 'source')}data.source")
@@ -110,7 +113,7 @@ class CenterSettings:
         if file.threshold is not None and not least_threshold(everyone) <= file.threshold <= everyone:
             raise FedmtError(
                 f"{path}: threshold: {file.threshold} given, expected {least_threshold(everyone)} to "
-                f"{everyone}: [peers] and this center are {everyone}."
+                f"{everyone}: [peers] and this center are {everyone} centers in total."
             )
         known = (BUILT_IN, *built_in_names())
         odd = [name for name in file.allow if ":" not in name and name not in known]
@@ -129,31 +132,32 @@ class CenterSettings:
         return None if self.file.key is None else read_private_key(self.file.key)
 
     def check_names(self, plan: Mapping[str, Any]) -> None:
-        """Refuses a plan, as it came, that names what the file does not allow."""
+        """Rejects a received plan that names code that the file does not allow."""
         if not self.simulated:
             check_names(plan, self.file.allow)
 
     @property
     def importable(self) -> frozenset[str] | None:
-        """The code on this machine that answering a coordinator may import; None: whatever it names."""
+        """The code on this machine that may be imported to answer a coordinator. None means anything it
+        names."""
         if self.simulated:
             return None
         own = () if self.file.data is None else (self.file.data.source,)  # named by the center itself
         return frozenset((*self.file.allow, *own))
 
     def space(self) -> LabelSpace | None:
-        """The space the center says it labels in; a federation's config has to be read for it."""
+        """The space in which the center labels. A federation's config has to be read for it."""
         file = self.file
         if file.federation is not None:
             return self._of_federation().space
         return None if file.space is None else LabelSpace(file.space, file.spaces[file.space])
 
     def center(self, plan: Plan) -> Center:
-        """Its samples and labels, in the shape that the run asks for."""
+        """Its samples and labels, in the shape that the run requires."""
         return self.center_and_notes(plan)[0]
 
     def center_and_notes(self, plan: Plan) -> tuple[Center, tuple[str, ...]]:
-        """And what the data say of themselves, which is for the center's own log."""
+        """The same with the notes of its source, which are for the center's own log."""
         file = self.file
         if file.federation is not None:
             return self._of_federation(), ()

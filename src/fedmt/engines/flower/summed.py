@@ -1,7 +1,9 @@
-"""The engine at the coordinating site with secure aggregation: it learns sums, and nothing about one center.
+"""The engine at the coordinating site with secure aggregation. It learns sums, and nothing about a single
+center.
 
-A round asks twice: for masked updates, and then for the seeds that take the masks off their sum. Statistics
-of batch-norm layers are summed in the same way. What is known of a center is whether it answered.
+A round asks twice: first for masked updates, and then for the seeds that remove the masks from their sum.
+Statistics of batch-norm layers are summed in the same way. All that is known about a center is whether it
+answered.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from fedmt.privacy.masking.masks import Context
 log = logging.getLogger("flwr")
 
 LOST_IN_A_ROW = 3
-"""So many rounds without a sum stop the run."""
+"""This many rounds without a sum stop the run."""
 
 
 @dataclass
 class SummedFlowerEngine(FlowerEngine):
-    """The terms are those of `summing`."""
+    """Uses the terms of `summing`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,10 +51,10 @@ class SummedFlowerEngine(FlowerEngine):
         self._checked_with["masking"] = asdict(self._terms)
         self._keys: dict[str, Announcement] = {}
         self._masking: dict[str, Any] = {}
-        """What a message says of the sum that it is for."""
+        """What a message says about the sum that it belongs to."""
         self._lost = 0
         self._forgot: set[str] = set()
-        """Centers that have to begin anew."""
+        """Centers that have to start over."""
 
     def _inspect(self, name: str, facts: Mapping[str, Any]) -> str:
         if problem := super()._inspect(name, facts):
@@ -70,7 +72,7 @@ class SummedFlowerEngine(FlowerEngine):
 
     def _begin(self, purpose: str, centers: Collection[Member], layout: Layout) -> MaskedSum:
         here: Announcements = {c.name: self._keys[c.name] for c in centers if c.name in self.roll.nodes}
-        # Random, so that a round which begins again after a stop never has the masks of before.
+        # Random, so that a round that is repeated after a stop never uses the same masks.
         context = Context(self.roll.run, self._number, purpose, secrets.token_hex(8))
         total = MaskedSum(context, self._terms.threshold, here, layout)
         self._masking = {"masking": {"request": total.request().decode(), "layout": layout.to_json()}}
@@ -79,8 +81,8 @@ class SummedFlowerEngine(FlowerEngine):
     def _gather(
         self, kind: str, total: MaskedSum, messages: Mapping[str, RecordDict], failed: dict[str, str]
     ) -> dict[str, wire.Weights]:
-        """Asks for masked vectors; by center in the sum, what its file lets out next to it. failed: takes the
-        others, and why."""
+        """Asks for masked vectors. Returns, for each center in the sum, what its file allows to be sent along
+        with it. failed: collects the others, with reasons."""
         taken: dict[str, wire.Weights] = {}
         for name, answer in self.roll.ask(kind, self._number, messages, self.deployment.timeout):
             self.on_center(self._number, name)
@@ -89,7 +91,7 @@ class SummedFlowerEngine(FlowerEngine):
                     raise LeftOut(answer.problem)
                 total.add(name, _masked(answer))
                 taken[name] = answer.tensors("shared")
-            except Exception as error:  # whatever an answer can do wrong, it costs that center alone
+            except Exception as error:  # whatever is wrong with an answer affects only that center
                 failed[name] = why = str(error) if isinstance(error, Refused) else reason(error)
                 log.warning("Round %s: center '%s' is left out: %s.", self._number, name, why)
                 self.trail.write("left out", center=name, round=self._number, why=why)
@@ -98,7 +100,7 @@ class SummedFlowerEngine(FlowerEngine):
         return taken
 
     def _reveal(self, total: MaskedSum) -> Vector:
-        """Asks for the seeds; the sum without its masks."""
+        """Asks for the seeds and returns the sum without its masks."""
         base = {"run": self.roll.run, "round": self._number}
         requests = total.reveal_requests()
         messages = {n: wire.message({**base, "reveal": r.decode()}) for n, r in requests.items()}
@@ -146,7 +148,7 @@ class SummedFlowerEngine(FlowerEngine):
                 self._masking = {}
         for name in failed:
             self._holds.pop(name, None)
-            self.roll.check_again(name)  # it may have another key by now, or need the frozen network again
+            self.roll.check_again(name)  # it may have a new key, or need the frozen network again
             if name in self._forgot:
                 kept.pop(name, None)
         self._forgot.clear()
@@ -169,8 +171,8 @@ class SummedFlowerEngine(FlowerEngine):
         kept: dict[str, Tensors],
         number: int,
     ) -> None:
-        """What is kept of the centers in the sum. A center's own layers come again every time, since nobody
-        here knows whether it trained or abstained; it uses those that it has."""
+        """What is kept about the centers in the sum. A center's own layers are sent every time, because
+        nobody here knows whether it trained or abstained. It uses those that it has."""
         for center in asked:
             if center.name not in answers:
                 continue
@@ -182,16 +184,16 @@ class SummedFlowerEngine(FlowerEngine):
             kept[center.name] = {"accepted": torch.tensor(number), **shared}
 
     def _give_up(self, lost: str, failed: Mapping[str, str]) -> None:
-        """A round without a sum: the model stays as it was, and the next round is another try."""
+        """A round without a sum. The model stays the same, and the next round is another attempt."""
         self._lost += 1
-        log.warning("Round %s: there is no sum of the updates: %s.", self._number, lost)
+        log.warning("Round %s: the updates could not be summed: %s.", self._number, lost)
         self.trail.write("no sum", round=self._number, why=lost)
         if self._lost >= LOST_IN_A_ROW:
             reasons = "; ".join(f"'{name}': {why}" for name, why in failed.items())
             raise FedmtError(
-                f"Round {self._number}: there was no sum of the updates in {self._lost} rounds: {lost}"
-                f"{f' ({reasons})' if reasons else ''}. Every finished round is saved: start the run "
-                "again to go on."
+                f"Round {self._number}: the updates could not be summed in {self._lost} rounds: "
+                f"{lost}{(f' ({reasons})' if reasons else '')}. Every finished round is saved. Start the run "
+                "again to continue."
             )
 
     # -- statistics -------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class SummedFlowerEngine(FlowerEngine):
                     self._holds = {name: labels[name] for name in answers}
                     pooled.add_total(self._reveal(total), len(total.survived))
             except Lost as error:
-                log.warning("Round %s: there is no sum of the statistics: %s.", self._number, error)
+                log.warning("Round %s: the statistics could not be summed: %s.", self._number, error)
                 failed = {c.name: f"the sum was lost: {error}" for c in present}
             finally:
                 self._masking = {}

@@ -1,4 +1,4 @@
-"""A message to a center, and the center that is to answer it: its settings, key, memory and audit log."""
+"""A message to a center, and the center that should answer it: its settings, key, memory and audit log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedmt.engines.flower.trail import Trail
 
 @dataclass(frozen=True)
 class Task:
-    """A message from the coordinator, and who is to answer it."""
+    """A message from the coordinator, and the center that should answer it."""
 
     message: Message
     facts: Mapping[str, Any]
@@ -53,7 +53,7 @@ def open_task(message: Message, context: Context) -> Task:
 
 
 def find_settings(context: Context) -> CenterSettings:
-    """The center's file; in Flower's simulation, the center of the node's number in the federation."""
+    """The center's file. In Flower's simulation, the center of the federation with the node's number."""
     node = context.node_config
     if "center" in node:
         return CenterSettings.read(Path(str(node["center"])).expanduser())
@@ -67,7 +67,7 @@ def find_settings(context: Context) -> CenterSettings:
         raise FedmtError(f"{path} has {len(federation.centers)} centers: there is none for node {number}.")
     name = federation.centers[number].name
     state = Path(str(context.run_config["out"])).resolve().parent / "centers" / name
-    # What a simulation shows is the user's own: nothing to hide from oneself.
+    # A simulation belongs to the user, so there is nothing to hide.
     file = CenterFile(
         name=name,
         state=state,

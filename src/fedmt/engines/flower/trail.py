@@ -1,4 +1,5 @@
-"""What passes between the coordinator and a center, in the audit log of each: who, what, how much; no values.
+"""Records what the coordinator and a center exchange in the audit log of each: who, what and how much, but no
+values.
 
 <run folder>/audit.jsonl     the coordinator's
 <state>/audit.jsonl          a center's
@@ -24,7 +25,7 @@ FILE = "audit.jsonl"
 
 
 class Trail:
-    """folder: where the log is; None keeps none."""
+    """folder: where the log is. None keeps no log."""
 
     def __init__(self, folder: Path | None) -> None:
         self._audit = None if folder is None else Audit(folder / FILE)
@@ -36,7 +37,7 @@ class Trail:
     def asked(
         self, kind: str, round: int, center: str | None, node: int, message: str | None, content: RecordDict
     ) -> None:
-        """The coordinator asks. message: its id, None where it could not be sent."""
+        """The coordinator asks. message: its id; None if it could not be sent."""
         if self._audit is not None:
             event = "asked" if message is not None else "could not ask"
             about = {"center": center, "node": node, "message": message}
@@ -45,7 +46,8 @@ class Trail:
     def received(
         self, kind: str, round: int, center: str, node: int, message: str, content: RecordDict
     ) -> None:
-        """The coordinator has an answer that is signed, where signatures are asked for, and of this round."""
+        """The coordinator has an answer that belongs to this round and, if signatures are required, is
+        signed."""
         if self._audit is not None:
             about = {"center": center, "node": node, "message": message, "signed": wire.SIGNATURE in content}
             self.write("received", kind=kind, round=round, **about, parts=described(content))
@@ -61,7 +63,8 @@ def versions() -> dict[str, str]:
 
 
 def described(content: RecordDict) -> dict[str, dict[str, Any]]:
-    """The parts of a message: bytes and digest; of facts their names, of tensors names, types and shapes."""
+    """The parts of a message: bytes and digests, the names of facts, and the names, types and shapes of
+    tensors."""
     try:
         parts = wire.parts_of(content)
     except FedmtError as error:

@@ -1,7 +1,7 @@
 """Tensors and facts as Flower's records, bit for bit and in few objects.
 
-All tensors of a message are one array of bytes in the safetensors format: every type comes back as it
-was, integers too, and a network of a hundred layers costs a handful of requests instead of hundreds.
+All tensors of a message are one array of bytes in the safetensors format: every type is restored exactly,
+including integers, and a network of a hundred layers costs a handful of requests instead of hundreds.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ FORMAT = "safetensors"
 FACTS, SIGNATURE = "facts", "signature"
 
 LONGEST = 4 << 20
-"""Bytes of facts that are read. A plan is a few kilobytes, more where a table has many columns."""
+"""Maximum number of bytes of facts that are read. A plan is a few kilobytes, or more if a table has many
+columns."""
 
 LARGEST = 2**63
-"""No count in a message is larger, and Python cannot make a float of an integer of 400 digits."""
+"""No count in a message is larger. Python cannot convert an integer of 400 digits to a float."""
 
 TYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
     | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
-"""Types that torch computes with everywhere. Of the others, such as float8, even isfinite may be missing."""
+"""Types that torch supports everywhere. For others, such as float8, even isfinite may be missing."""
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -43,8 +44,8 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def rounded(tensors: Mapping[str, Tensor], wire: Wire) -> Weights:
-    """The tensors as they travel. In bfloat16, matrices alone: vectors (statistics, biases) weigh little,
-    and a rounded variance would cost more than it saves."""
+    """The tensors as they travel. With bfloat16, only matrices are rounded: vectors (statistics, biases) take
+    little space, and a rounded variance would cost more than it saves."""
     if wire == "float32":
         return dict(tensors)
     return {
@@ -54,7 +55,7 @@ def rounded(tensors: Mapping[str, Tensor], wire: Wire) -> Weights:
 
 
 def widened(tensors: Mapping[str, Tensor]) -> Weights:
-    """The inverse of `rounded`, as far as there is one."""
+    """The inverse of `rounded`, as far as possible."""
     return {k: v.float() if v.dtype == torch.bfloat16 else v for k, v in tensors.items()}
 
 
@@ -63,25 +64,25 @@ def record(data: bytes) -> ArrayRecord:
 
 
 def message(facts: Mapping[str, Any], **tensors: bytes) -> RecordDict:
-    """Facts as JSON, and tensors by what they are, each as `to_bytes` gives them."""
+    """Facts as JSON, and tensors by kind, each as returned by `to_bytes`."""
     content: dict[str, Any] = {FACTS: ConfigRecord({"json": json.dumps(facts)})}
     content.update({name: record(data) for name, data in tensors.items()})
     return RecordDict(content)
 
 
 def facts_of(content: RecordDict) -> dict[str, Any]:
-    """The facts of a message from outside: any mistake in them is a FedmtError."""
+    """The facts of a message from outside. Any mistake in them raises a FedmtError."""
     try:
         text = str(content[FACTS]["json"])
         if len(text) > LONGEST:
             raise FedmtError(f"a message whose facts are {len(text):,} characters long")
         facts = json.loads(text, parse_int=_integer, parse_constant=_constant)
     except RecursionError:
-        raise FedmtError("a message whose facts are nested too deep") from None
+        raise FedmtError("a message whose facts are nested too deeply") from None
     except (KeyError, TypeError, ValueError):
         raise FedmtError("a message without facts: it is not from fedmt") from None
     if not isinstance(facts, dict):
-        raise FedmtError("a message whose facts are no table")
+        raise FedmtError("a message whose facts are not a table")
     return facts
 
 
@@ -97,7 +98,7 @@ def _constant(name: str) -> float:
 
 
 def parts_of(content: RecordDict) -> dict[str, bytes]:
-    """By name, the bytes that a message consists of; an error if there is anything else in it."""
+    """By name, the bytes that a message consists of. Raises an error if it contains anything else."""
     parts: dict[str, bytes] = {}
     for name in sorted(content):
         if name == SIGNATURE:
@@ -117,7 +118,7 @@ def digests_of(parts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def tensors_of(content: RecordDict, name: str) -> Weights:
-    """The tensors under a name; none where there is no such record."""
+    """The tensors under a name. None if there is no such record."""
     if name not in content:
         return {}
     found = content[name]

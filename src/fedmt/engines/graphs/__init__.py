@@ -1,1 +1,1 @@
-"""Side by side: centers trained at once, each step a replay of a captured CUDA graph."""
+"""The fast engine: centers train side by side, and each step replays a captured CUDA graph."""

@@ -11,30 +11,30 @@ from typing import Any
 import torch
 
 Pool = Any
-"""What `torch.cuda.graph_pool_handle` gives: torch has no public type for it."""
+"""The result of `torch.cuda.graph_pool_handle`. torch has no public type for it."""
 
 
 def captured(function: Callable[[], object], stream: torch.cuda.Stream, pool: Pool) -> torch.cuda.CUDAGraph:
-    """The graph of what the function launches; it must have been called before, and never wait.
+    """The graph of what the function launches. The function must have been called before and must never wait.
 
-    `torch.cuda.graph` would empty the caches of memory every time, which waits for all that is running. Here
-    they are emptied only where memory may run out, since a capture cannot take back what is cached.
+    `torch.cuda.graph` would empty the caches of memory every time, which waits for all running work. Here
+    they are emptied only if memory may run out, because a capture cannot reclaim cached memory.
     """
     free, total = torch.cuda.mem_get_info(stream.device)
     if free < total / 4:
         torch.cuda.empty_cache()
     graph = torch.cuda.CUDAGraph()
-    # An older engine's graphs, were they collected as garbage just now, would end the capture.
+    # If an older engine's graphs were garbage-collected right now, they would end the capture.
     collecting = gc.isenabled()
     gc.disable()
     try:
         with torch.cuda.stream(stream):
-            # Of this thread alone: another may wait for the device meanwhile.
+            # Only for this thread, because another may wait for the device in the meantime.
             graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
                 function()
             except Exception:
-                with suppress(Exception):  # the function's own error says more
+                with suppress(Exception):  # the function's own error is more informative
                     graph.capture_end()
                 raise
             graph.capture_end()
@@ -46,7 +46,8 @@ def captured(function: Callable[[], object], stream: torch.cuda.Stream, pool: Po
 
 @contextmanager
 def never_waiting() -> Iterator[None]:
-    """Inside, a wait for the device is an error: what is captured could not wait either."""
+    """Within this context, waiting for the device is an error, because a captured function could not wait
+    either."""
     with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,9 +1,10 @@
-"""Samples that stay in host memory: gathered there ahead of their steps, and sent when these are launched.
+"""Samples that stay in host memory. They are gathered ahead of their steps and sent when these are launched.
 
 A worker's chunk of steps reads its samples from a slot on the device. While one chunk trains, threads gather
-the samples of the next two, from memory or from a memory-mapped file, into pinned memory. So the launching
-thread finds them ready, and the copy to the device needs no host. It is put on the worker's own stream: it
-takes about a hundredth of the time of the steps that follow, and the other workers' steps run meanwhile.
+the samples of the next two, from memory or from a memory-mapped file, into pinned memory. The launching
+thread then finds them ready, and the copy to the device does not involve the host. The copy is placed on the
+worker's own stream. It takes about a hundredth of the time of the steps that follow, and the other workers'
+steps run in the meantime.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ import torch
 from torch import Tensor
 
 AHEAD = 2
-"""Number of chunks that are gathered ahead of the one that is launched."""
+"""Number of chunks that are gathered ahead of the launched one."""
 
 
 class Stage:
-    """A place in host memory for the samples of one chunk, pinned where they are sent to a GPU."""
+    """A place in host memory for the samples of one chunk. It is pinned if they are sent to a GPU."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         self.samples = torch.zeros(tuple(shape), dtype=dtype, pin_memory=device.type == "cuda")
         self._sent: torch.cuda.Event | None = None
 
     def gather(self, samples: Tensor, index: Tensor) -> None:
-        """In a thread of its own: waits until the last samples have left, then takes the next.
+        """Runs in a separate thread: waits until the last samples have left, then takes the next.
 
         samples: [N, ...] of the center. index: [count, ...], positions among them.
         """
         if self._sent is not None:
             self._sent.synchronize()
         count = len(index)
-        # numpy's, on one thread and without the interpreter's lock: torch's would start a team of threads
-        # for each of ours. With "raise", numpy copies once more; `Feed` has looked at the index already.
+        # numpy gathers on one thread and without the interpreter's lock, while torch would start a team of
+        # threads for each of ours. With "raise", numpy copies once more, but `Feed` has already checked the
+        # index.
         np.take(samples.numpy(), index.numpy(), axis=0, out=self.samples[:count].numpy(), mode="clip")
 
     def send(self, slot: Tensor, count: int) -> None:
@@ -47,7 +49,7 @@ class Stage:
 
 
 class Feed:
-    """The samples of one job, chunk by chunk. It begins to gather at once."""
+    """The samples of one job, chunk by chunk. It begins to gather immediately."""
 
     def __init__(
         self, samples: Tensor, index: Tensor, chunk: int, stages: Sequence[Stage], threads: ThreadPoolExecutor
@@ -62,7 +64,8 @@ class Feed:
             self._gather(place)
 
     def send(self, slot: Tensor) -> None:
-        """The next chunk's samples to their slot; the place they leave is filled again in the background."""
+        """Copies the next chunk's samples to their slot. The place they leave is filled again in the
+        background."""
         place = self._next
         self._gathered.pop(place).result()
         self._stages[place % len(self._stages)].send(slot, len(self._chunks[place]))

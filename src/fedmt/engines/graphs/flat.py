@@ -1,9 +1,11 @@
-"""A model whose parameters, gradients and momentum lie in a few long vectors, for steps without the host.
+"""A model whose parameters, gradients and momentum are stored in a few long vectors, for steps without the
+host.
 
-It takes the step of `sgd.sgd_step` in a form that can be captured: the rate is on the device, and what a step
-reads and writes never moves. In bfloat16 the weights that autocast would cast again in every step have
-twins in that type, which the network uses; the update writes both. So a step casts no weights, its gradients
-take half the memory, and the update passes over memory once. For a small batch, this is most of its time.
+It performs the step of `sgd.sgd_step` in a form that can be captured: the rate is on the device, and the
+memory that a step uses never moves. In bfloat16 the weights that autocast would cast again in every step have
+twins in that type, which the network uses; the update writes both. A step then casts no weights, its
+gradients take half the memory, and the update passes over memory once. For a small batch, this accounts for
+most of the time.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from fedmt.engines.graphs import triton_sgd
 from fedmt.methods.training import Training
 
 _CAST_WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, Heads)
-"""Layers all of whose parameters autocast casts before anything else happens to them."""
+"""Layers whose parameters are all cast by autocast before anything else happens to them."""
 
 ALIGNED = 16
-"""Twins begin at multiples of this many numbers, 32 bytes. Elsewhere cuDNN and cuBLAS have slow kernels."""
+"""Twins begin at multiples of this many numbers (32 bytes). At other addresses, cuDNN and cuBLAS have slow
+kernels."""
 
 Place = tuple[torch.Size, tuple[int, ...], int]
 
@@ -32,7 +35,8 @@ class FlatModel:
     """Rebinds the model's parameters to views of its vectors.
 
     weights: float32 [n], the first `len(twins)` of which the network sees as `twins`.
-    gradient: two vectors, of those with twins and of the others. anchor, correction, total: the strategy's
+    gradient: two vectors, one for the weights with twins and one for the others. anchor, correction, total:
+    the strategy's
         terms, each made when it is first needed.
     """
 
@@ -43,7 +47,9 @@ class FlatModel:
         if len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters())):
             raise ValueError("it uses one parameter under several names")
         cast = _cast_parameters(model) if half else set()
-        self.names = sorted(trained, key=lambda name: id(trained[name]) not in cast)  # stable: twins first
+        self.names = sorted(
+            trained, key=lambda name: id(trained[name]) not in cast
+        )  # a stable sort: twins come first
         self.places: dict[str, Place] = {}
         size = twins = 0
         for name in self.names:
@@ -83,11 +89,11 @@ class FlatModel:
         self.refresh()
 
     def refresh(self) -> None:
-        """The twins, after the weights were written by someone else."""
+        """Updates the twins after the weights were written from elsewhere."""
         self.twins.copy_(self.weights[: len(self.twins)])
 
     def packed(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Weights by name as one vector in this order."""
+        """Converts weights by name to one vector in this order."""
         flat = torch.zeros_like(self.weights)
         self.put(flat, weights)
         return flat
@@ -100,11 +106,11 @@ class FlatModel:
             torch._foreach_copy_(places, [weights[n].to(flat.device) for n in names])
 
     def named(self, flat: Tensor) -> Weights:
-        """A vector's parts by name."""
+        """The parts of a vector, by name."""
         return {name: flat.as_strided(*place) for name, place in self.places.items()}
 
     def take(self, gradients: Sequence[Tensor | None]) -> None:
-        """Writes a step's gradients to their places, zeros where there is none (another space's head)."""
+        """Writes a step's gradients to their places, or zeros if there are none (another space's head)."""
         for place, g in zip(self._gradients, gradients, strict=True):
             if g is None:
                 place.zero_()
@@ -162,7 +168,7 @@ def update(
 ) -> None:
     """`sgd_step` on parts of the vectors, which it overwrites; the clipped gradient is added to `total`.
 
-    norms: those of the parts of the gradient, whose root of the sum of squares is clipped.
+    norms: the norms of the parts of the gradient. The root of their sum of squares is clipped.
     """
     step = sgd_step(
         weights,
@@ -187,7 +193,7 @@ def update(
 
 
 def _cast_parameters(model: nn.Module) -> set[int]:
-    """The parameters of layers that autocast casts, and of no other layer."""
+    """The parameters of layers that autocast casts and that belong to no other layer."""
     cast: set[int] = set()
     other: set[int] = set()
     for module in model.modules():
@@ -200,7 +206,7 @@ def _cast_parameters(model: nn.Module) -> set[int]:
 
 
 def _rebind(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
-    """Puts a parameter in another's place, wherever the model uses it."""
+    """Replaces a parameter by another, wherever the model uses it."""
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is old:

@@ -1,11 +1,11 @@
-"""Many centers at once: a fixed number of workers, each with a model and a stream of its own.
+"""Trains many centers at once with a fixed number of workers, each with its own model and stream.
 
-Centers are dealt to the workers in their order, and a worker takes the next as soon as its last steps are
-launched, so that the device has more than one small step to work on. Memory holds as many models as there
-are workers, however many centers there are. Nothing depends on which center is ready first: a center's random
-numbers are its own, and results are handed back in the order of the jobs.
+Centers are assigned to the workers in order, and a worker takes the next center as soon as its last steps are
+launched, so that the device always has more than one small step to work on. Memory holds one model per
+worker, for any number of centers. Nothing depends on which center is ready first: each center has its own
+random numbers, and results are returned in the order of the jobs.
 
-With several devices, each has workers of its own, and a center trains where its samples are (`device.deal`).
+With several devices, each has its own workers, and a center trains where its samples are (`device.deal`).
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ from fedmt.engines.graphs.worker import Base, Check, Worker, first_steps
 from fedmt.engines.site import Job
 
 WORKERS = 10
-"""On each device, at most. More streams did not make an H200 faster (the performance diary has figures)."""
+"""Maximum number of workers per device. More streams did not make an H200 faster (see
+docs/development/performance-diary.md)."""
 
 FILLED = 1 << 24
-"""Values of the samples of all workers' steps at once, beyond which another worker has nothing left to fill:
-such steps keep the device busy by themselves. Each worker costs a capture, and memory."""
+"""Number of sample values in all workers' steps together. Beyond it, another worker would not help, because
+such steps keep the device busy by themselves. Each worker costs a capture and memory."""
 
 CHECKED_STEPS = 2
-"""Number of a job's first steps in which a capture is compared."""
+"""Number of a job's first steps in which a capture is compared with the reference."""
 
 PREDICT_AT_ONCE = 8192
-"""Samples of several centers that are predicted together."""
+"""Number of samples of several centers that are predicted together."""
 
 
 class Fleet:
-    """stations: the run's devices, its own first. dealt: by center, the number of its station; 0 for others.
-    size: number of workers of each. run: trains a job step by step, where it cannot be captured."""
+    """stations: the run's devices, its own first. dealt: for each center, the index of its station; 0 for
+        others.
+    size: the number of workers on each. run: trains a job step by step if it cannot be captured.
+    """
 
     def __init__(
         self,
@@ -68,11 +71,11 @@ class Fleet:
         """Why steps are no longer captured; empty while they are."""
 
     def train(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Trained]]:
-        """Each job with its result, in the order of the jobs."""
+        """Yields each job with its result, in the order of the jobs."""
         coming = iter(jobs)
         under_way: deque[tuple[Job, Station, UnderWay]] = deque()
         ended = False
-        waiting: Job | None = None  # the next, where no worker of its device is free yet
+        waiting: Job | None = None  # the next job, if no worker of its device is free yet
         try:
             while True:
                 slow: Job | None = None
@@ -83,7 +86,9 @@ class Fleet:
                         station = self._at[worker]
                         if job is not None and self._station(job) is station:
                             begun = self._begin(worker, job)
-                            if worker not in self._workers:  # there is no memory for it: another's turn
+                            if (
+                                worker not in self._workers
+                            ):  # there is not enough memory for it, so it is another's turn
                                 continue
                             waiting = None
                             if begun is None:
@@ -94,7 +99,7 @@ class Fleet:
                 if self.eager and slow is None and not ended and all(w.idle for w in self._workers):
                     slow, waiting = waiting or next(coming, None), None
                     ended = slow is None
-                # Wait for a result only when this keeps no worker waiting.
+                # Wait for a result only if this keeps no worker waiting.
                 spare = 2 * len(self._workers)
                 while under_way and (
                     len(under_way) > spare
@@ -116,7 +121,7 @@ class Fleet:
         finally:
             for station in self._stations:
                 if under_way and station.device.type == "cuda":
-                    torch.cuda.synchronize(station.device)  # what running steps read must not be freed
+                    torch.cuda.synchronize(station.device)  # memory that running steps read must not be freed
             for worker in self._workers:
                 worker.drop()
             for station in self._stations:
@@ -124,7 +129,7 @@ class Fleet:
             self._checks = {}  # they hold a round's weights
 
     def predictions(self, centers: Sequence[Center]) -> Mapping[str, Tensor]:
-        """The loaded model's probabilities on each center's samples; small centers go together."""
+        """The loaded model's probabilities on each center's samples. Small centers are combined."""
         groups: list[list[Center]] = []
         for center in centers:
             if not groups or sum(map(len, groups[-1])) >= PREDICT_AT_ONCE:
@@ -139,11 +144,11 @@ class Fleet:
         return found
 
     def _available(self) -> list[Worker]:
-        """The workers, made when they are first needed; none once steps cannot be captured."""
+        """The workers, made when they are first needed. None if steps cannot be captured."""
         if not self._workers and not self.eager:
             every = [station for _ in range(self._size) for station in self._stations]
             if any(station.samples is None for station in self._stations):
-                # A thread may wait for the device, so each place that samples are gathered in has its own.
+                # A thread may wait for the device, so each gathering place has its own thread.
                 self._threads = self._threads or ThreadPoolExecutor(AHEAD * len(every), "gather")
             try:
                 with logged(f"made {len(every)} workers"):
@@ -153,7 +158,7 @@ class Fleet:
                         )
                         self._workers.append(worker)
                         self._at[worker] = station
-            except Exception as error:  # a user's model may refuse to be copied
+            except Exception as error:  # a user's model may not support copying
                 self._workers, self._at = [], {}
                 self._give_up(f"{type(error).__name__}: {error}")
         return self._workers
@@ -162,7 +167,7 @@ class Fleet:
         return self._stations[self._dealt.get(job.center.name, 0)]
 
     def _begin(self, worker: Worker, job: Job) -> UnderWay | None:
-        """None where the job must be trained step by step, as that of a private center."""
+        """None if the job must be trained step by step, as for a private center."""
         if self.eager or job.noising is not None:
             return None
         station = self._at[worker]
@@ -179,12 +184,12 @@ class Fleet:
                 del self._at[worker]
                 torch.cuda.empty_cache()
                 return None
-            self._give_up("the device's memory does not suffice for a captured step; lower the batch size")
+            self._give_up("the device does not have enough memory for a captured step; lower the batch size")
         return None
 
     def _check(self, job: Job) -> Sequence[Check]:
-        """A job's first steps by the step-by-step engine, once for each kind of job and each device: a worker
-        finds only the samples of its own."""
+        """A job's first steps with the step-by-step engine, once for each kind of job and device. A worker
+        finds only the samples of its own device."""
         key = signature(job), self._dealt.get(job.center.name, 0)
         if key not in self._checks:
             checks, received = [], job.received
@@ -204,7 +209,7 @@ class Fleet:
         self.eager = reason
         warnings.warn(
             f"The fast engine cannot be used with this model or method ({reason}). Centers are trained one "
-            "after the other, step by step: slower, the same results.",
+            "after the other, step by step. This is slower and gives the same results.",
             stacklevel=2,
         )
 
@@ -212,8 +217,8 @@ class Fleet:
 def assemble(
     placed: Placed, centers: Sequence[Center], trainer: Trainer, run: Callable[[Job], Trained]
 ) -> Fleet:
-    """A fleet for a reference center and the other centers that train here, with one worker per center up to
-    `WORKERS` on each device; without other centers, one worker serves the reference center."""
+    """A fleet for a reference center and the other centers that train here, with one worker per center, at
+    most `WORKERS` on each device. Without other centers, one worker serves the reference center."""
     devices = placed.devices if centers else placed.devices[:1]
     mine = [[c for c in centers if placed.dealt[c.name] == number] for number in range(len(devices))]
     stations = []
@@ -230,12 +235,12 @@ def assemble(
 
 
 def _joined(group: Sequence[Center]) -> Tensor:
-    """The samples of some centers as one tensor, where the first one's are."""
+    """The samples of several centers as one tensor, on the device of the first."""
     first = group[0].values
     return first if len(group) == 1 else torch.cat([c.values.to(first.device) for c in group])
 
 
 def whole(part: Tensor) -> Tensor:
-    """The tensor of all samples that a center's are a part of (`device.place`)."""
+    """The tensor that contains all samples, including a center's (`device.place`)."""
     size = part.untyped_storage().nbytes() // max(part[0].numel() * part.element_size(), 1)
     return part.as_strided((size, *part.shape[1:]), part.stride(), 0)

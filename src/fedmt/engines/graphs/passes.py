@@ -1,8 +1,8 @@
-"""Forward passes without gradients (pseudo-labels, tests, batch-norm statistics), replayed where they recur.
+"""Forward passes without gradients (pseudo-labels, tests, batch-norm statistics), replayed if they recur.
 
-A GPU is done with such a pass sooner than the host can launch its hundreds of kernels one by one. Each new
-shape also costs a first use of its kernels, which for a deep network is a second or more. So batches come in
-few sizes (`eager.batches`), and from its second batch on a size is a captured graph.
+A GPU finishes such a pass faster than the host can launch its hundreds of kernels one by one. Each new shape
+also costs a first use of its kernels, which takes a second or more for a deep network. So batches come in few
+sizes (`eager.batches`), and each size is a captured graph from its second batch on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Pass = Callable[[Tensor], Tensor]
 
 SIZES = 32
-"""Captured at most; further ones are run kernel by kernel."""
+"""Maximum number of captured passes. Others run kernel by kernel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class _Captured:
 
 
 class Passes:
-    """One model's. On a CPU nothing is captured."""
+    """The passes of one model. On a CPU, nothing is captured."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -41,11 +41,11 @@ class Passes:
         """None: seen once, or not to be captured."""
         self._refused: set[Hashable] = set()
         if device.type == "cuda":
-            # All passes share memory: they run one after the other, and what they give is copied.
+            # All passes share memory: they run one after the other, and their results are copied.
             self._stream, self._pool = torch.cuda.Stream(device, priority=-1), torch.cuda.graph_pool_handle()
 
     def __call__(self, name: Hashable, function: Pass, batch: Tensor) -> Tensor:
-        """function(batch). name: of what the function computes, in which mode of the model."""
+        """function(batch). name: identifies what the function computes, and in which mode of the model."""
         key = (name, batch.shape, batch.dtype)
         found = self._known.get(key)
         if found is None:
@@ -58,7 +58,7 @@ class Passes:
         return found.out.clone()
 
     def _capture(self, key: Hashable, function: Pass, batch: Tensor) -> Tensor:
-        """The pass, and if it can be captured then so are the next ones of this shape."""
+        """Runs the pass. If it can be captured, the next passes of this shape are replays."""
         if len(self._known) - len(self._refused) > SIZES:
             self._refused.add(key)
             return function(batch)
@@ -70,10 +70,10 @@ class Passes:
                 torch.cuda.current_stream(self.device).synchronize()
                 graph = captured(lambda: outs.append(function(own)), self._stream, self._pool)
                 graph.replay()
-            # A pass that depends on what only the host knows gives something else when it is replayed.
+            # A pass that depends on what only the host knows gives a different result when it is replayed.
             if not torch.allclose(outs[0], plain, rtol=0.05, atol=0.05, equal_nan=True):
-                raise RuntimeError("a replay gives something else")
-        except Exception as error:  # a user's own network may do anything; it is only slower
+                raise RuntimeError("a replay gives a different result")
+        except Exception as error:  # the user's own network may do anything; this is only slower
             log.debug("not captured: %s: %s", key, error)
             self._refused.add(key)
             return function(batch)

@@ -1,6 +1,6 @@
-"""One shape of work, ready to be replayed: the steps of any center that has it.
+"""One shape of work, ready to be replayed for the steps of any center that has this shape.
 
-Everything a step reads lies in slots that never move: a chunk of steps' inputs, their views, the round's
+Everything that a step reads is in slots that never move: a chunk of steps' inputs, their views, the round's
 tables, the learning rate, the place in the chunk. A `Program` is the slots and two functions: `views` makes
 the views of a chunk of steps, `step` trains on the next of them. On CUDA both are captured as graphs;
 elsewhere they are called, which is how they are tested without a GPU.
@@ -34,14 +34,14 @@ CHUNK_STEPS = 64
 
 
 class Uncapturable(Exception):
-    """Work or a model that cannot be replayed; the message says why."""
+    """Work or a model that cannot be replayed. The message says why."""
 
 
 @dataclass(eq=False)
 class UnderWay:
-    """A job that a worker has begun. What its steps read is held until they are done.
+    """A job that a worker has begun. The data that its steps read is kept until they are done.
 
-    done: steps that were launched. seen: further ones whose views are made.
+    done: the number of launched steps. seen: the number of further steps whose views are made.
     """
 
     job: Job
@@ -60,7 +60,7 @@ class UnderWay:
 
     @property
     def launched(self) -> bool:
-        """Whether all its steps are on their way."""
+        """Whether all its steps are launched."""
         return self.losses is not None
 
     def result(self) -> Trained:
@@ -70,7 +70,7 @@ class UnderWay:
             self.event.synchronize()
             here = torch.cuda.current_stream(self.losses.device)
             for tensor in self.found.values():
-                tensor.record_stream(here)  # made on the worker's stream, used on this one
+                tensor.record_stream(here)  # made on the worker's stream, but used on this one
         losses = dict(zip(self.program.names, self.losses.tolist(), strict=True))
         return Trained(losses, self.trainable, self.mean_gradient, self.weights)
 
@@ -80,14 +80,14 @@ class Program:
 
     def __init__(self, worker: Worker, job: Job) -> None:
         self.worker, self.head = worker, job.head
-        # The functions alone: a method's plans come and go, these are the same in every round.
+        # Only the functions are kept: a method's plans come and go, but these are the same in every round.
         self.make_views, self.loss = job.work.views, job.work.loss
         self.terms = job.terms.proximal, corrects(job), job.terms.measure
         device = worker.device
         steps = job.work.steps
         values = steps["index"][0].numel() * math.prod(worker.trainer.input.seen_shape)
         self._most = max(1, min(CHUNK_VALUES // values, CHUNK_STEPS))
-        # Views are made of the whole chunk, so that it is no longer than a small center's work.
+        # Views are made of the whole chunk, so it is no longer than the work of a small center.
         self.chunk = min(self._most, 1 << (len(job.work) - 1).bit_length())
         self.steps = {
             k: torch.zeros((self.chunk, *v.shape[1:]), dtype=v.dtype, device=device) for k, v in steps.items()
@@ -103,7 +103,7 @@ class Program:
         }
         self.momentum = {k: torch.zeros_like(v) for k, v in self.trainable.items()}
         self.offset = torch.zeros((), dtype=torch.int64, device=device)
-        self.samples: Tensor | None = None  # the chunk's, where they come from host memory
+        self.samples: Tensor | None = None  # the samples of the chunk, if they come from host memory
         self.stages: list[Stage] = []
         if worker.samples is None:
             input = worker.trainer.input
@@ -118,11 +118,11 @@ class Program:
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
     def outgrown(self, job: Job) -> bool:
-        """Whether the job has so many more steps that longer chunks are worth another capture."""
+        """Whether the job has so many more steps that longer chunks justify another capture."""
         return self.chunk < self._most and len(job.work) >= 4 * self.chunk
 
     def views(self) -> None:
-        """The views of the chunk's steps; the next step is its first."""
+        """Makes the views of the chunk's steps. The next step is its first."""
         samples = self.samples
         if samples is None:
             assert self.worker.samples is not None
@@ -150,7 +150,7 @@ class Program:
             for (name, value), gradient in zip(self.trainable.items(), gradients[count:], strict=True):
                 g = torch.zeros_like(value) if gradient is None else gradient
                 speed = self.momentum[name]
-                # No decay, which would pull them to 0, and no clipping together with the model.
+                # No weight decay, which would pull them toward 0, and no clipping together with the model.
                 step = sgd_step(
                     value, speed, g, self.rate, worker.training.momentum, worker.training.nesterov
                 )
@@ -163,9 +163,9 @@ class Program:
             self.position.add_(1)
 
     def capture(self, like: Program | None = None) -> None:
-        """Captures both functions; the slots must hold a job, which is overwritten. Raises `Uncapturable`.
+        """Captures both functions. The slots must hold a job, which is overwritten. Raises `Uncapturable`.
 
-        like: another worker's program of the same work. What was tried there need not be tried again.
+        like: another worker's program for the same work. Anything tried there need not be tried again.
         """
         worker = self.worker
         assert worker.stream is not None and worker.pool is not None
@@ -178,7 +178,7 @@ class Program:
             self.names = like.names
         try:
             with logged("captured it for a worker"):
-                # One after the other, in this order: the step reads what the views were written to.
+                # One after the other, in this order, because the step reads what the views were written to.
                 first, second = (captured(f, worker.stream, worker.pool) for f in (self.views, self.step))
         except torch.cuda.OutOfMemoryError:
             raise
@@ -188,7 +188,7 @@ class Program:
         self._graphs = first, second
 
     def _try(self) -> None:
-        """Takes two steps as they will be captured."""
+        """Performs two steps in the way in which they will be captured."""
         device = self.worker.device
         random = torch.cuda.get_rng_state(device)
         try:
@@ -204,7 +204,7 @@ class Program:
         torch.cuda.synchronize(device)
         if not torch.equal(random, torch.cuda.get_rng_state(device)):
             raise draws(self.worker.model)
-        torch.cuda.empty_cache()  # a captured step has memory of its own
+        torch.cuda.empty_cache()  # a captured step has its own memory
 
     def run_views(self) -> None:
         self.views() if self._graphs is None else self._graphs[0].replay()
@@ -214,7 +214,7 @@ class Program:
 
 
 class _Row(Mapping[str, Tensor]):
-    """One step's inputs: each is looked up when the loss reads it, since most belong to the views."""
+    """One step's inputs. Each is looked up when the loss reads it, because most belong to the views."""
 
     def __init__(self, steps: Mapping[str, Tensor], position: Tensor) -> None:
         self._steps, self._position = steps, position
@@ -230,12 +230,13 @@ class _Row(Mapping[str, Tensor]):
 
 
 def corrects(job: Job) -> bool:
-    """Whether gradients are corrected, or measured, since then they are corrected from the next round on."""
+    """Whether gradients are corrected or measured. Measured gradients are corrected from the next
+    round on."""
     return bool(job.terms.correction) or job.terms.measure
 
 
 def signature(job: Job) -> Hashable:
-    """What two jobs must have in common to be replays of one capture."""
+    """What two jobs must have in common to be replays of the same capture."""
     work = job.work
 
     def shapes(tensors: Mapping[str, Tensor], skip: int = 0) -> Iterator[Hashable]:
@@ -250,7 +251,7 @@ def signature(job: Job) -> Hashable:
 
 
 def draws(model: nn.Module) -> Uncapturable:
-    """A step drew numbers from torch's generator, which no replay repeats: where that may be."""
+    """A step drew numbers from torch's generator, which a replay cannot repeat. Says where that may be."""
     layers = list(drawing_layers(model))
     where = f"in {cut(layers, 3)}" if layers else "in a function such as torch.nn.functional.dropout"
     return Uncapturable(f"it draws random numbers of its own {where}; layers of nn.Dropout are fine")

@@ -1,4 +1,4 @@
-"""A device of a run, with what its workers need there: samples, and each round's weights."""
+"""A device of a run, with what its workers need there: samples and each round's weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedmt.engines.site import Job
 
 @dataclass(eq=False)
 class Station:
-    """device: where its workers are. samples: those of its centers as one tensor; None: they are in host
+    """device: where its workers run. samples: those of its centers as one tensor; None if they are in host
     memory. home: whether it is the run's own device, where weights come from and go to.
 
-    Between two stations everything is copied, even where both are one device: so one GPU, or none, can show
-    what several do.
+    Between two stations, everything is copied, even if both are the same device. So one GPU, or none, can
+    demonstrate what several do.
     """
 
     device: torch.device
@@ -30,25 +30,26 @@ class Station:
     _base: Base | None = None
 
     def here(self, job: Job) -> Job:
-        """The job with the weights that it received on this device; each is sent once per round."""
+        """The job with its received weights on this device. Each set of weights is sent once per round."""
         if self.home:
             return job
         return replace(job, received={k: self._sent(v) for k, v in job.received.items()})
 
     def check(self, check: Check) -> Check:
-        """What a capture is compared with, on this device."""
+        """The reference for a capture, on this device."""
         if self.home:
             return check
         return Check(self.here(check.job), check.losses, _copied(check.weights, self.device))
 
     def base(self, flat: FlatModel, job: Job) -> Base:
-        """The job's weights as a vector; the same for all centers of a round except for their own layers."""
+        """The job's weights as a vector. It is the same for all centers of a round, except for their own
+        layers."""
         if self._base is None or not _mostly(job.received, self._base.weights):
             self._base = Base(job.received, flat.packed(job.received))
         return self._base
 
     def back(self, done: Trained, device: torch.device) -> Trained:
-        """What was trained here, on the run's own device."""
+        """What was trained here, copied to the run's own device."""
         if self.home:
             return done
         return Trained(
@@ -59,12 +60,15 @@ class Station:
         )
 
     def forget(self) -> None:
-        """Lets go of a round's weights."""
+        """Releases a round's weights."""
         self._moved, self._base = {}, None
 
     def _sent(self, value: Tensor) -> Tensor:
         if id(value) not in self._moved:
-            self._moved[id(value)] = (value, value.to(self.device, copy=True))  # held, so its id is its own
+            self._moved[id(value)] = (
+                value,
+                value.to(self.device, copy=True),
+            )  # kept alive, so that its id stays unique
         return self._moved[id(value)][1]
 
 

@@ -1,7 +1,6 @@
-"""`sgd.sgd_step` as one kernel: it reads and writes every vector once, while the operations of `flat.update`
-pass over them a dozen times. Triton comes with torch for CUDA on Linux; without it the engine uses
-`flat.update`.
-"""
+"""`sgd.sgd_step` as one kernel. It reads and writes every vector once, while the operations of `flat.update`
+pass over them a dozen times. Triton comes with torch for CUDA on Linux. Without it, the engine uses
+`flat.update`."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ if triton is not None:
 
 @cache
 def usable(device: torch.device) -> bool:
-    """Whether kernels can be built and run here: Triton needs a C compiler too."""
+    """Whether kernels can be built and run here. Triton also needs a C compiler."""
     if triton is None or device.type != "cuda":
         return False
     one = torch.ones(8, device=device)

@@ -1,4 +1,4 @@
-"""A worker: one model that trains one center after another, each step a replay of what was captured once.
+"""A worker: one model that trains one center after another. Each step replays what was captured once.
 
 It fills the slots of a `Program` with a center's data, launches the steps, and copies the results.
 """
@@ -25,17 +25,19 @@ from fedmt.engines.graphs.program import Program, Uncapturable, UnderWay, correc
 from fedmt.engines.site import Job
 
 PROGRAMS = 16
-"""Number of shapes of work that a worker remembers. They share the memory of their steps, not their slots."""
+"""Number of shapes of work that a worker remembers. They share the memory of their steps, but not their
+slots."""
 
 
 AT_A_TIME = 8
-"""Number of steps that are launched before it is the next worker's turn. A launch takes the host some time:
-after a whole chunk of each worker's steps, the last worker would begin late."""
+"""Number of steps that are launched before it is the next worker's turn. A launch takes the host some time,
+so after a whole chunk of each worker's steps the last worker would begin late."""
 
 
 class Worker:
-    """samples: all centers' [N, ...] as one tensor; None: each center's are in host memory. capacity: of the
-    largest center, in samples. device: by default the trainer's. threads: gather samples in host memory."""
+    """samples: those of all centers [N, ...] as one tensor; None if each center's samples are in host memory.
+    capacity: the number of samples of the largest center. device: by default, the trainer's. threads: gather
+    samples in host memory."""
 
     def __init__(
         self,
@@ -58,7 +60,8 @@ class Worker:
         # Buffers, and parameters that are not trained.
         self._buffers = {k: v for k, v in everything.items() if k not in self.flat.places}
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        # One for all programs: a worker replays one after the other, and nothing in it outlives a replay.
+        # One pool for all programs: a worker replays one after the other, and nothing in it outlives a
+        # replay.
         self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
         self._programs: dict[Hashable, Program] = {}
         self._now: UnderWay | None = None
@@ -83,8 +86,8 @@ class Worker:
         check: Callable[[], Sequence[Check]] | None = None,
         others: Sequence[Worker] = (),
     ) -> UnderWay:
-        """Begins a job. check: returns what a new capture is compared with. others: of the same device; they
-        may have one."""
+        """Begins a job. check: returns the reference for a new capture. others: workers of the same device,
+        which may already have a capture."""
         key = signature(job)
         program = self._programs.pop(key, None)
         if program is None or program.outgrown(job):
@@ -119,19 +122,19 @@ class Worker:
                 self._now = None
 
     def drop(self) -> None:
-        """Forgets a job that will not be finished."""
+        """Discards a job that will not be finished."""
         if self._now is not None and self._now.feed is not None:
             self._now.feed.stop()
         self._now = None
 
     def _chunk(self, now: UnderWay) -> None:
-        """The next steps of a chunk, and before its first one the views of all."""
+        """Launches the next steps of a chunk, and before the first one, the views of all."""
         program = now.program
         if now.seen == 0:
             count = now.seen = min(program.chunk, len(now.job.work) - now.done)
             for key, slot in program.steps.items():
                 slot[:count].copy_(now.steps[key][now.done : now.done + count])
-            # Views are made of the whole chunk, and a larger center's samples may be left in its end.
+            # Views are made of the whole chunk, and its end may still hold the samples of a larger center.
             program.steps["index"][count:].zero_()
             self._send(now)
             program.run_views()
@@ -142,13 +145,13 @@ class Worker:
         now.done += count
 
     def _send(self, now: UnderWay) -> None:
-        """The next chunk's samples to their slot, where they come from host memory."""
+        """Copies the next chunk's samples to their slot, if they come from host memory."""
         if now.feed is not None:
             assert now.program.samples is not None
             now.feed.send(now.program.samples)
 
     def _fill(self, program: Program, job: Job, base: Base) -> UnderWay:
-        """The job's data into the slots, its weights into the model."""
+        """Copies the job's data into the slots and its weights into the model."""
         work = job.work
         steps = {k: _to_device(v, self.device) for k, v in work.steps.items()}
         tables = {k: v.to(self.device) for k, v in work.tables.items()}
@@ -185,7 +188,7 @@ class Worker:
         return now
 
     def _terms(self, job: Job) -> None:
-        """The strategy's terms. What a program was captured with must stay where it is."""
+        """Sets the strategy's terms. The memory that a program was captured with must stay in place."""
         flat, terms = self.flat, job.terms
         if terms.proximal > 0:
             flat.anchor = torch.empty_like(flat.weights) if flat.anchor is None else flat.anchor
@@ -199,7 +202,7 @@ class Worker:
             flat.total.zero_()
 
     def _snapshot(self, now: UnderWay) -> None:
-        """Copies the results, since the next job may begin at once."""
+        """Copies the results, because the next job may begin immediately."""
         program, flat = now.program, self.flat
         assert program.sums is not None
         weights = now.found["all weights"] = flat.weights.clone()
@@ -221,7 +224,7 @@ class Worker:
             now.event.record(self.stream)
 
     def _offset(self, values: Tensor, samples: Tensor) -> int:
-        """Where a center's samples begin among all."""
+        """The position of a center's first sample among all samples."""
         if values.untyped_storage().data_ptr() != samples.untyped_storage().data_ptr():
             raise Uncapturable("the samples of a center are not on the device")
         return (values.storage_offset() - samples.storage_offset()) // max(values[0].numel(), 1)
@@ -232,7 +235,7 @@ class Worker:
     # -- capturing --------------------------------------------------------------------------------
 
     def _try(self, program: Program, job: Job, base: Base) -> None:
-        """A step where nothing is captured, on a CPU: it must not draw numbers that nobody seeds here."""
+        """A step without a capture, on a CPU. It must not draw random numbers that nobody seeds here."""
         random = torch.random.get_rng_state()
         self._chunk(self._fill(program, first_steps(job, 1), base))
         if not torch.equal(random, torch.random.get_rng_state()):
@@ -241,9 +244,10 @@ class Worker:
     def _capture(
         self, program: Program, job: Job, base: Base, checks: Sequence[Check], like: Program | None = None
     ) -> None:
-        """Captures, then replays a job's first steps and compares them with the step-by-step engine's.
+        """Captures the steps, then replays a job's first steps and compares them with the step-by-step
+        engine.
 
-        like: another worker's program of the same work.
+        like: another worker's program for the same work.
         """
         self._prepare(program, job, base)
         with self._on_stream():
@@ -254,7 +258,7 @@ class Worker:
                     if self.compiled is None or self.compiled.failed:
                         raise
                     self.compiled.give_up(reason)
-                # If it worked elsewhere, perhaps something is made on first use by each worker.
+                # If it worked elsewhere, each worker may have to create something on first use.
                 self._prepare(program, job, base)
                 program.capture()
         for check in checks:
@@ -275,12 +279,12 @@ class Worker:
         if now.feed is not None:
             now.feed.stop()
         if self.stream is not None:
-            self.stream.synchronize()  # what is copied must not be freed before
+            self.stream.synchronize()  # memory that is being copied must not be freed before
 
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """The weights that most centers of a round receive, and the same as one vector."""
+    """The weights that most centers of a round receive, also as one vector."""
 
     weights: Mapping[str, Tensor]
     flat: Tensor
@@ -288,11 +292,11 @@ class Base:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """One step, and what it gave in the step-by-step engine: losses, and the weights after it.
+    """One step and its results in the step-by-step engine: the losses, and the weights after it.
 
-    Both engines take it from the same weights. Over several steps they may part though both are right: at a
-    learning rate of 0.1, relative changes of 1e-6 in the weights of a pretrained MobileNetV2 change the loss
-    of its third step by a quarter.
+    Both engines take it from the same weights. Over several steps, they may diverge although both are right:
+    at a learning rate of 0.1, relative changes of 1e-6 in the weights of a pretrained MobileNetV2 change the
+    loss of its third step by a quarter.
     """
 
     job: Job
@@ -300,12 +304,13 @@ class Check:
     weights: Mapping[str, Tensor]
 
     def compare(self, found: Trained, names: Sequence[str]) -> None:
-        """Raises `Uncapturable` where a replay gave something else. names: of the trained weights."""
+        """Raises `Uncapturable` if a replay gave a different result. names: the names of the trained
+        weights."""
         for key, value in self.losses.items():
-            # bfloat16 and another order of sums move a loss by a percent; a wrong step by much more.
+            # bfloat16 and another order of sums change a loss by a percent, a wrong step by much more.
             if not abs(found.losses[key] - value) <= 0.05 + 0.05 * abs(value) and value == value:
                 raise Uncapturable(
-                    f"replayed steps give {key} {found.losses[key]:.4g}, plain ones {value:.4g}"
+                    f"replayed steps give {key} {found.losses[key]:.4g}, but plain steps give {value:.4g}"
                 )
         before, plain, replayed = (
             torch.cat([weights[name].flatten() for name in names])
@@ -314,27 +319,27 @@ class Check:
         expected, moved = plain - before, replayed - before
         length = expected.norm().item()
         if not 1e-5 * before.norm().item() < length < math.inf:
-            return  # too small for float32 to tell, or the plain step diverged
+            return  # too small for float32 to distinguish, or the plain step diverged
         ratio = moved.norm().item() / length
         cosine = torch.dot(expected / length, moved / length).item() / max(ratio, 1e-9)
-        # On an H200 a bfloat16 gradient of MobileNetV2 has a cosine of 0.84 to 0.94 to the exact one, so two
-        # kernels that round differently may lie apart, though these two agreed to 1.00000. A step that was
-        # left out, taken twice or with other weights' gradients lies elsewhere.
+        # On an H200, a bfloat16 gradient of MobileNetV2 has a cosine of 0.84 to 0.94 with the exact one, so
+        # two kernels that round differently may disagree, although these two agreed to 1.00000. A step that
+        # was left out, done twice or done with the gradients of other weights has a very different direction.
         if not (cosine > 0.3 and 0.6 < ratio < 1.6):
             raise Uncapturable(
-                f"replayed steps move the weights otherwise than plain ones: {ratio:.2g} times as far, at a "
-                f"cosine of {cosine:.2g}"
+                f"replayed steps move the weights differently from plain steps: {ratio:.2g} times as far, at "
+                f"a cosine of {cosine:.2g}"
             )
 
 
 def first_steps(job: Job, count: int, first: int = 0) -> Job:
-    """The job cut down to its first steps, or to some from the step `first` on."""
+    """The job reduced to its first steps, or to some from the step `first` on."""
     steps = {k: v[first : first + count] for k, v in job.work.steps.items()}
     return replace(job, work=replace(job.work, steps=steps), keep={}, lasting={}, record={})
 
 
 def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Sent from pinned memory, so that the host need not wait."""
+    """Sent from pinned memory, so that the host does not have to wait."""
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

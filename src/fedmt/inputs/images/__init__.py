@@ -1,6 +1,6 @@
 """Images: the room of everything that knows what a pixel is.
 
-shaping.py   how images are brought to one size and number of channels
+shaping.py   how images are converted to one size and number of channels
 decoding.py  image files to one uint8 tensor; dicom.py, what Pillow does not read; cache.py, for sets that do
              not fit in memory
 augment.py   weak and strong views
@@ -49,14 +49,14 @@ class ImageSpec(Section):
     """Side of the square, or `[height, width]`, that every image is cropped and resized to. If it is not set,
     images stay as stored and must all have one size."""
     channels: Literal[1, 3] | None = None
-    """1 for grey, 3 for color. If it is not set, images stay as stored."""
+    """1 for grayscale, 3 for color. If it is not set, images stay as stored."""
     cache: ConfigPath | None = None
     """Folder for decoded images that do not fit in memory. If it is not set, it is `~/.cache/fedmt`."""
     memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
     """Memory in GiB that the images of one source may take. Larger sets are memory-mapped from `cache`."""
     window: tuple[WindowCenter, WindowWidth] | None = None
-    """`[center, width]` of the window for grey DICOM files, in place of each file's own. Set it if only some
-    centers' files have a window."""
+    """`[center, width]` of the window for grayscale DICOM files, instead of each file's own. Set it if only
+    some centers' files have a window."""
 
     def options(self) -> ImageOptions:
         size = (self.size, self.size) if isinstance(self.size, int) else self.size
@@ -66,9 +66,9 @@ class ImageSpec(Section):
 
 @dataclass(frozen=True)
 class Images(Input):
-    """Stored as uint8 [N, channels, height, width], channels 1 (grey) or 3 (RGB); networks see [0, 1].
+    """Stored as uint8 [N, channels, height, width], channels 1 (gray) or 3 (RGB); networks see [0, 1].
 
-    window: of grey DICOM files, in training and in use; None: as each file says.
+    window: the window of grayscale DICOM files, in training and in use; None for each file's own.
     """
 
     name: ClassVar[str] = "images"
@@ -112,7 +112,7 @@ class Images(Input):
 
     def reading(self, cache: Path) -> ImageSpec:
         channels, height, width = self.shape
-        # Always through the cache: a center's process starts anew for every message.
+        # Always through the cache, because a center's process may be started again for every message.
         options = {"size": (height, width), "channels": channels, "cache": cache, "memory_limit_gib": 1e-9}
         return ImageSpec.model_validate({**options, "window": self.window})
 
@@ -154,7 +154,7 @@ class Images(Input):
             "type": "uint8",
             "channels": "grey" if self.shape[0] == 1 else "RGB",
             "shape": ["batch", *self.shape],
-            "preparation": "cropped around the centre to the aspect, then resized (bilinear)",
+            "preparation": "cropped around the center to the aspect, then resized (bilinear)",
             **({"window": list(self.window)} if self.window is not None else {}),
         }
 
@@ -173,7 +173,7 @@ class Images(Input):
 
 def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, in [0, 1] units, of uint8 [N, C, H, W]: [1, C, 1, 1]."""
-    # In chunks: a float64 copy of a whole center could be eight times its size.
+    # In chunks, because a float64 copy of a whole center could be eight times its size.
     count, total, squares = 0, torch.zeros(images.shape[1]), torch.zeros(images.shape[1])
     total, squares = total.double(), squares.double()
     for chunk in images.split(max(1, (1 << 24) // math.prod(images.shape[1:]))):
@@ -182,7 +182,7 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
         total += values.sum((0, 2, 3)).cpu()
         squares += values.square().sum((0, 2, 3)).cpu()
     mean = total / count
-    # A constant channel has deviation 0; dividing by 1e-3 then leaves zeros, not NaNs.
+    # A constant channel has deviation 0. Dividing by 1e-3 then gives zeros, not NaNs.
     std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
     return per_channel(mean.tolist()), per_channel(std.tolist())
 

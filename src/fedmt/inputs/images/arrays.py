@@ -1,4 +1,4 @@
-"""Images of a user's own, in memory, as fedmt stores them: uint8 [N, channels, height, width]."""
+"""Converts a user's images in memory to fedmt's stored form: uint8 [N, channels, height, width]."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.arrays import as_tensor, count_not_finite
 
-EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (grey) or 3 (RGB)"
+EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (gray) or 3 (RGB)"
 
 ROUNDING = 1e-4
-"""How far a value may be outside [0, 1]: a resized image overshoots by rounding."""
+"""How far a value may be outside [0, 1], because a resized image may overshoot by rounding."""
 
 CHUNK = 1 << 24
-"""Values that are scaled at a time, so that a large array needs no second float copy."""
+"""Number of values that are scaled at a time, so that a large array needs no second float copy."""
 
 
 def stored_images(given: Any, where: str) -> Tensor:
@@ -33,7 +33,7 @@ def stored_images(given: Any, where: str) -> Tensor:
 
 
 def as_uint8(images: Tensor, where: str) -> Tensor:
-    """uint8 as it is, and floats in [0, 1] rounded to the nearest of its 256 values."""
+    """uint8 unchanged, and floats in [0, 1] rounded to the nearest of the 256 values."""
     if images.dtype == torch.uint8:
         return images
     if not images.is_floating_point():
@@ -71,8 +71,8 @@ def _channels_first(images: Tensor, where: str) -> Tensor:
     first, last = len(shape) == 4 and shape[1] in (1, 3), len(shape) == 4 and shape[3] in (1, 3)
     if first and last:
         raise FedmtError(
-            f"{where}: images of shape {shape} could be [N, H, W, C] or [N, C, H, W]; drop the channel of "
-            "grey images, giving [N, H, W], or make the images larger."
+            f"{where}: images of shape {shape} could be [N, H, W, C] or [N, C, H, W]; remove the channel "
+            "axis of grayscale images, giving [N, H, W], or make the images larger."
         )
     if not first and not last:
         raise FedmtError(

@@ -1,4 +1,5 @@
-"""What a model is asked about: arrays, pictures, files; brought to its shape a batch at a time."""
+"""The images that a model should predict: arrays, pictures or files, converted to its shape one batch at a
+time."""
 
 from __future__ import annotations
 
@@ -30,20 +31,20 @@ Shape = tuple[int, int, int]
 
 
 def batch_size(shape: Shape) -> int:
-    """Images at a time: about two million pixels, so that memory stays bounded whatever their size."""
+    """Number of images at a time: about two million pixels, so that memory is bounded for any image size."""
     return min(256, max(8, (1 << 21) // (shape[1] * shape[2])))
 
 
 def batches(images: Images, shape: Shape, window: Window | None = None) -> Iterator[Tensor]:
-    """Whatever `Model.predict` takes, as uint8 [n, *shape] a batch at a time.
+    """Whatever `Model.predict` accepts, as uint8 [n, *shape], one batch at a time.
 
-    window: of grey DICOM files; None: as each file says.
+    window: the window of grayscale DICOM files; None for each file's own.
     """
     options = ImageOptions((shape[1], shape[2]), shape[0], window=window)
     size = batch_size(shape)
     if isinstance(images, Tensor | np.ndarray) and images.ndim != 2:
         if images.ndim == 3 and shape[0] == 1 and tuple(images.shape[1:]) == shape[1:]:
-            images = images[:, None]  # grey ones of exactly the model's size, however few
+            images = images[:, None]  # grayscale images of exactly the model's size, however few
         stack = _channels_first(_uint8(images))
         for part in stack.split(size):
             yield conform(part, options, "images")
@@ -56,14 +57,14 @@ def batches(images: Images, shape: Shape, window: Window | None = None) -> Itera
 
 
 def _one(image: Picture, where: str, options: ImageOptions) -> Tensor:
-    """One picture as uint8 [channels, H, W], as the options ask."""
+    """One picture as uint8 [channels, H, W], according to the options."""
     if isinstance(image, str | Path):
         return torch.from_numpy(read_image(Path(image), where, options).copy())
     if isinstance(image, Image.Image):
         try:
             return torch.from_numpy(picture_pixels(image, options.size, options.channels or 3).copy())
         except (OSError, ValueError) as error:
-            raise FedmtError(f"{where}: cannot read the picture: {error}.") from None
+            raise FedmtError(f"{where}: the picture cannot be read: {error}.") from None
     if isinstance(image, Tensor | np.ndarray):
         pixels = _uint8(image, where)
         if pixels.dim() == 2:
@@ -83,7 +84,7 @@ def _uint8(images: Tensor | NDArray[Any], where: str = "images") -> Tensor:
 
 
 def _channels_first(images: Tensor, where: str = "images") -> Tensor:
-    """[N, C, H, W] of [N, C, H, W], [N, H, W, C] or [N, H, W]."""
+    """Converts [N, C, H, W], [N, H, W, C] or [N, H, W] to [N, C, H, W]."""
     if images.dim() == 4 and images.shape[1] in (1, 3):
         return images
     if images.dim() == 4 and images.shape[3] in (1, 3):
@@ -104,7 +105,7 @@ def find_files(
 ) -> list[Item]:
     """The image files that paths name: each itself, all in a folder at any depth, or those of a CSV.
 
-    What is passed over in a folder is told in `notes`.
+    `notes` lists the files in a folder that are skipped.
     """
     files: list[Item] = []
     for path in inputs:
@@ -133,7 +134,7 @@ def find_files(
 
 
 def read_files(files: Sequence[Item], shape: Shape, window: Window | None = None) -> Iterator[Batch]:
-    """All files, a batch at a time; while one is looked at, threads decode the next."""
+    """All files, one batch at a time. While one batch is used, threads decode the next."""
     options = ImageOptions((shape[1], shape[2]), shape[0], window=window)
     size = batch_size(shape)
     parts = [files[start : start + size] for start in range(0, len(files), size)]

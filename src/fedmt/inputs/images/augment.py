@@ -4,8 +4,8 @@ Randomness is data: a view is a pure function of the images and of a tensor of u
 row for each sample. So a method draws a whole round's numbers at once, every engine and device
 makes the same views from them, and nothing depends on timing.
 
-Weak: horizontal flip and a crop out of the reflected border. Strong: RandAugment, with operations
-chosen for every sample on its own, then Cutout. Grey and colour, any size.
+Weak: horizontal flip and a crop out of the reflected border. Strong: RandAugment, with operations chosen
+separately for every sample, then Cutout. Grayscale and color, any size.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Augmentation(Views):
     """The views of images."""
 
     flip: bool = True
-    """Whether views may be mirrored. Set it to false if a mirror image means something else: digits, letters,
-    left and right organs."""
+    """Whether views may be mirrored. Set it to false if a mirror image means something different, as with
+    digits, letters, or left and right organs."""
     crop: float = 0.125
     """Largest shift of the weak view, as a share of the image's size."""
     operations: tuple[str, ...] = OPERATIONS
     """Operations that the strong view (RandAugment) chooses from. Remove those that change the class, such as
-    color operations where the color is the finding."""
+    color operations if the color is the finding."""
     count: int = 2
-    """Operations applied to each sample in a strong view."""
+    """Number of operations applied to each sample in a strong view."""
     strength: float = 1.0
     """Strength of the operations, from none to full."""
     cutout: float = 0.5
@@ -81,7 +81,7 @@ class Augmentation(Views):
 
     @property
     def mix_numbers(self) -> int:
-        """Blend or rectangle, and where the rectangle lies."""
+        """Blend or rectangle, and the position of the rectangle."""
         return 3 if self.cutmix > 0 else 0
 
     def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def weak(images: Tensor, uniforms: Tensor, options: Augmentation) -> Tensor:
     columns = _reflected(width, uniforms[:, 2], options.crop)
     if options.flip:
         columns = torch.where(uniforms[:, :1] < 0.5, columns, width - 1 - columns)
-    # One gather of bytes; the pixels become floats only afterwards.
+    # One gather of bytes. The pixels become floats only afterwards.
     pixels = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
     pixels = pixels[:, None].expand(-1, images.shape[1], -1)
     return images.flatten(2).gather(2, pixels).view_as(images).to(torch.float32).div_(255)
@@ -114,9 +114,9 @@ def weak(images: Tensor, uniforms: Tensor, options: Augmentation) -> Tensor:
 def strong(images: Tensor, uniforms: Tensor, options: Augmentation) -> Tensor:
     """RandAugment and Cutout: float [B, C, H, W] in [0, 1] and uniforms [B, strong_numbers] to such images.
 
-    Each of `count` operations is chosen for each sample. The pixel-wise ones come first, then all
-    the geometric ones as one warp (they commute but for the black border that a warp brings in),
-    so an image is resampled once, not `count` times.
+    Each of `count` operations is chosen for each sample. The pixel-wise operations come first, then all
+    geometric ones as one warp (they commute except for the black border that a warp adds), so an image is
+    resampled once, not `count` times.
     """
     batch = len(images)
     transform = torch.eye(3, device=images.device).expand(batch, 3, 3)
@@ -137,8 +137,8 @@ def _affine_grid(transform: Tensor, images: Tensor) -> Tensor:
     """`F.affine_grid` of the maps [B, 2, 3]: the position [B, H, W, 2] in the input of each pixel."""
     if images.device.type != "cpu":
         return F.affine_grid(transform, list(images.shape), align_corners=False)
-    # torch multiplies one small matrix for each image, which on a CPU takes longer than sampling the images.
-    # Written out, with each product of a row or a column taken once, the numbers are the same.
+    # torch multiplies one small matrix for each image, which takes longer on a CPU than sampling the images.
+    # Written out, with each product of a row or a column computed once, the numbers are the same.
     across, down, shift = transform[..., None].unbind(2)
     rows, columns = map(_positions, images.shape[2:])
     grid = (across * columns)[:, :, None] + (down * rows)[..., None]
@@ -147,13 +147,14 @@ def _affine_grid(transform: Tensor, images: Tensor) -> Tensor:
 
 @cache
 def _positions(size: int) -> Tensor:
-    """Of the pixels along an axis, in [-1, 1], as `F.affine_grid` has them."""
+    """Positions of the pixels along an axis, in [-1, 1], as in `F.affine_grid`."""
     same = torch.eye(3)[None, :2]
     return F.affine_grid(same, [1, 1, 1, size], align_corners=False)[0, 0, :, 0].clone()
 
 
 def _reflected(size: int, uniforms: Tensor, share: float) -> Tensor:
-    """Source positions [B, size] of an axis shifted by up to `share` of it, reflected at the ends."""
+    """Source positions [B, size] along an axis that is shifted by up to `share` of its size and reflected at
+    the ends."""
     reach = min(round(size * share), size - 1)
     shift = (uniforms * (2 * reach + 1)).long().clamp_max(2 * reach) - reach
     position = (torch.arange(size, device=uniforms.device) + shift[:, None]).abs()
@@ -185,7 +186,7 @@ def _pixelwise(
     used = {name: operations.index(name) for name in PHOTOMETRIC if name in operations}
     if not used:
         return x
-    # Six times faster for colour images, but shapes that depend on the data cannot be part of a CUDA graph.
+    # Six times faster for color images, but shapes that depend on the data cannot be part of a CUDA graph.
     apply = _on_its_samples if x.device.type == "cpu" else _on_all_samples
     return apply(x, _grey(x), chosen, _column(magnitude), _column(signed), used)
 
@@ -193,13 +194,13 @@ def _pixelwise(
 def _on_its_samples(
     x: Tensor, grey: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
 ) -> Tensor:
-    """Each operation on the samples that chose it alone."""
+    """Applies each operation only to the samples that chose it."""
     result = x.clone()
     for name, number in used.items():
         mine = (chosen == number).nonzero().flatten()
         if len(mine) == 1:
-            # Twice the same: for a batch of one some of torch's sums round otherwise, and a view must not
-            # depend on who else is in its batch.
+            # The sample is repeated, because some of torch's sums round differently for a batch of one, and a
+            # view must not depend on the rest of its batch.
             mine = mine.expand(2)
         if len(mine):
             result[mine] = _PIXELWISE[name](x[mine], grey[mine], magnitude[mine], signed[mine])
@@ -209,7 +210,7 @@ def _on_its_samples(
 def _on_all_samples(
     x: Tensor, grey: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
 ) -> Tensor:
-    """Each operation on every sample, and each sample's own kept."""
+    """Applies each operation to every sample and keeps each sample's own."""
     result = x
     for name, number in used.items():
         mine = _column(chosen == number)
@@ -222,7 +223,7 @@ def _column(values: Tensor) -> Tensor:
 
 
 def _grey(x: Tensor) -> Tensor:
-    """Luma [B, 1, H, W] (ITU-R 601) of grey or colour images."""
+    """Luma [B, 1, H, W] (ITU-R 601) of grayscale or color images."""
     if x.shape[1] == 1:
         return x
     return 0.299 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
@@ -235,7 +236,7 @@ def _blend(base: Tensor, x: Tensor, signed: Tensor) -> Tensor:
 
 def _autocontrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
-    # A constant image has no contrast to stretch: scale 1 leaves it as it is.
+    # A constant image has no contrast to stretch, so scale 1 leaves it unchanged.
     span = high - low
     flat = span == 0
     return (x - low.masked_fill(flat, 0)).div_(span.masked_fill(flat, 1))
@@ -254,7 +255,7 @@ def _contrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Ten
 
 
 def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    # A pixel's equalised value is the share of its channel's pixels that are darker, rescaled to [0, 1].
+    # A pixel's equalized value is the share of its channel's pixels that are darker, rescaled to [0, 1].
     flat = (x * 255).round().flatten(2).long()
     counts = x.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, x.new_ones(()).expand(flat.shape))
     darker = (counts.cumsum(2) - counts).gather(2, flat)
@@ -268,7 +269,7 @@ def _posterize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Te
 
 
 def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    # Made where the images are: a copy from the host could not be part of a CUDA graph.
+    # Created on the images' device, because a copy from the host could not be part of a CUDA graph.
     kernel = x.new_ones(3, 3)
     kernel[1, 1].fill_(5)
     kernel = kernel / 13
@@ -295,7 +296,7 @@ _PIXELWISE = {
 
 
 def _cutout(x: Tensor, uniforms: Tensor, share: float) -> Tensor:
-    """A square of up to `share` of the image, anywhere, replaced by the image's mean colour."""
+    """A square of up to `share` of the image, anywhere, replaced by the image's mean color."""
     height, width = x.shape[2:]
     half = uniforms[:, 2] * share * min(height, width) / 2
     rows = (torch.arange(height, device=x.device) + 0.5 - (uniforms[:, 0] * height)[:, None]).abs()
@@ -307,7 +308,8 @@ def _cutout(x: Tensor, uniforms: Tensor, share: float) -> Tensor:
 def _covered(x: Tensor, partners: Tensor, share: Tensor, top: Tensor, left: Tensor) -> Tensor:
     """CutMix (Yun et al., 2019): a rectangle of the partner, shaped like the image, in its own place.
 
-    It lies inside as a whole, so that `share` of the image stays uncovered but for the rounding of its sides.
+    All of it is inside the image, so that `share` of the image stays uncovered, up to the rounding of its
+    sides.
     """
     height, width = x.shape[-2:]
     side = (1 - share).sqrt()

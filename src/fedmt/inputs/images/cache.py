@@ -1,4 +1,4 @@
-"""Decoded images on disk, memory-mapped: for sets that are larger than the memory they may take."""
+"""Decoded images on disk, memory-mapped, for sets that are larger than their memory limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pixels = NDArray[np.uint8]
 
 
 def write_cached(path: Path, chunks: Iterable[Pixels], shape: tuple[int, ...]) -> None:
-    """Writes `chunks` as an .npy of `shape`: whole or not at all, whatever happens meanwhile."""
+    """Writes `chunks` as an .npy of `shape`: the whole file or nothing, whatever happens in the meantime."""
     size = math.prod(shape)
     temporary = None
     try:
@@ -33,7 +33,8 @@ def write_cached(path: Path, chunks: Iterable[Pixels], shape: tuple[int, ...]) -
                 f"{path.parent}: the decoded images need {gib(size)} and only {gib(free)} are free; "
                 "set another cache folder or a smaller images.size."
             )
-        # Plain writes, not a memory map: on a full disk a write is an error, a mapped page kills the process.
+        # Plain writes, not a memory map: on a full disk, a write raises an error, while a mapped page kills
+        # the process.
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
             temporary = Path(file.name)
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
@@ -45,8 +46,8 @@ def write_cached(path: Path, chunks: Iterable[Pixels], shape: tuple[int, ...]) -
         temporary.replace(path)
     except OSError as error:
         raise FedmtError(
-            f"{path.parent}: cannot write the decoded images ({error.strerror or error}); they need "
-            f"{gib(size)}. Make room or set another cache folder."
+            f"{path.parent}: the decoded images cannot be written ({error.strerror or error}). They need "
+            f"{gib(size)}. Free some space or set another cache folder."
         ) from None
     finally:
         if temporary is not None:
@@ -54,7 +55,7 @@ def write_cached(path: Path, chunks: Iterable[Pixels], shape: tuple[int, ...]) -
 
 
 def map_cached(path: Path) -> Tensor | None:
-    """The cached images of `path`, memory-mapped; None where there are none that can be read."""
+    """The cached images of `path`, memory-mapped. None if there are none, or if they cannot be read."""
     try:
         if not path.is_file():
             return None
@@ -62,7 +63,7 @@ def map_cached(path: Path) -> Tensor | None:
             pixels = np.load(path, mmap_mode="c", allow_pickle=False)
         except OSError:
             # Copy-on-write memory is reserved as if all of it were written, so a set larger than the
-            # machine's memory is refused; read-only pages are not.
+            # machine's memory would be rejected. Read-only pages are not.
             pixels = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
@@ -72,5 +73,5 @@ def map_cached(path: Path) -> Tensor | None:
 
 
 def gib(size: int) -> str:
-    """A number of bytes, for people: `1.5 GiB`."""
+    """A number of bytes in readable form: `1.5 GiB`."""
     return f"{size / 2**30:.3g} GiB"

@@ -10,16 +10,17 @@ from fedmt.inputs.images.augment import WEAK_NUMBERS, Augmentation, strong, weak
 
 OPERATIONS = ("rotate", "shear_x", "shear_y", "brightness", "color", "contrast", "sharpness")
 STRENGTH = 0.3
-"""What a copy goes through beside flip and crop: one of these, mildly, so that it still shows its class."""
+"""The operations for a copy in addition to flip and crop. One is applied mildly, so that the copy still shows
+its class."""
 
 BATCH = 128
-"""Copies made at a time: a view is made in float32, and needs several of them."""
+"""Number of copies made at a time. A view is made in float32 and needs several of them in memory."""
 
 
 def make_copies(images: Tensor, chosen: Tensor, flip: bool, rng: np.random.Generator) -> Tensor:
     """Augmented copies of images [N, C, H, W] at `chosen` [m]: uint8 [m, C, H, W].
 
-    flip: whether mirror images are alike.
+    flip: whether mirror images are equivalent.
     """
     options = Augmentation(flip=flip, operations=OPERATIONS, count=1, strength=STRENGTH, cutout=0)
     numbers = WEAK_NUMBERS + options.strong_numbers

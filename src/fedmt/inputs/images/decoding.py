@@ -1,9 +1,10 @@
-"""Image files to one uint8 tensor: decoded by Pillow or pydicom in threads, cached on disk where it is large.
+"""Image files to one uint8 tensor: decoded by Pillow or pydicom in threads, and cached on disk if it is
+large.
 
-What each file becomes: its first frame, turned as its EXIF orientation says; 16-bit grey by its high
-byte; DICOM files through their window (dicom.py); transparent parts on white; cropped around the centre
-to the aspect of the wanted size, then resized with an antialiased bilinear filter (the short side fits,
-the aspect ratio is kept).
+What each file becomes: its first frame, rotated by its EXIF orientation; the high byte of 16-bit grayscale;
+DICOM files through their window (dicom.py); transparent parts on white; cropped around the center to the
+aspect of the wanted size, then resized with an antialiased bilinear filter (the short side fits, the aspect
+ratio is kept).
 """
 
 from __future__ import annotations
@@ -29,31 +30,33 @@ from fedmt.inputs.images.dicom import is_dicom, read_dicom, read_header, require
 from fedmt.inputs.images.shaping import AS_STORED, ImageOptions
 
 CHUNK = 256
-"""Files decoded at a time: enough to keep every core busy, little beside `memory_limit`."""
+"""Number of files decoded at a time: enough to keep every core busy, and small compared with
+`memory_limit`."""
 
 LOOKED_AT = 20
-"""Files of a source whose 16-bit values are looked at: a source's images come from the same machine."""
+"""Number of files per source whose 16-bit values are checked. A source's images come from the same
+machine."""
 
 FEW_GREYS = 64
-"""So many greys or fewer deserve a note: 14 bits of 16, or less."""
+"""This many gray levels or fewer deserve a note: 14 of 16 bits, or less."""
 
 DECODING = "1"
-"""Part of the cache's key; to be raised when files are decoded differently from before."""
+"""Part of the cache's key. Raise it when files are decoded differently from before."""
 
 
 def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptions) -> Tensor:
     """The files `paths` as uint8 [N, C, H, W]; `where[i]` is the place that named `paths[i]`.
 
-    Above `options.memory_limit` bytes the decoded set is kept in `options.cache` and memory-mapped;
-    the next call with the same, unchanged files maps it again without decoding. Files that cannot be
-    read are told in one error, all of them; those that are missing or empty before any is decoded.
+    Above `options.memory_limit` bytes the decoded set is kept in `options.cache` and memory-mapped; the next
+    call with the same, unchanged files maps it again without decoding. All files that cannot be read are
+    reported in one error. Missing or empty files are reported before any file is decoded.
     """
     if not paths:
         raise FedmtError("No images to read.")
     stats = _stats(paths, where)
     for path, place in zip(paths, where, strict=True):
         if is_dicom(path):
-            require_pydicom(path, place)  # once, before every file says so
+            require_pydicom(path, place)  # checked once, instead of an error for every file
             break
     cached = None
     if options.cache is not None:
@@ -93,10 +96,10 @@ def read_image(path: Path, where: str, options: ImageOptions) -> Pixels:
 
 
 def depth_notes(paths: Sequence[Path], where: str, options: ImageOptions = AS_STORED) -> tuple[str, ...]:
-    """Notes where grey images use so little of their range that few of 256 greys are left.
+    """Notes on grayscale images that use so little of their range that few of 256 gray levels are left.
 
-    Of 16-bit images the lower bits alone, as 12-bit scans do when they are exported: their high byte then
-    holds next to nothing. Which scaling is meant, only who exported them knows.
+    Some 16-bit images use only the lower bits, as exported 12-bit scans do. Their high byte then holds almost
+    nothing. Only whoever exported them knows which scaling is meant.
     """
     some = paths[:: max(1, len(paths) // LOOKED_AT)][:LOOKED_AT]
     dicom = [path for path in some if is_dicom(path)]
@@ -107,14 +110,15 @@ def depth_notes(paths: Sequence[Path], where: str, options: ImageOptions = AS_ST
 
 
 def _dicom_notes(paths: Sequence[Path], where: str, options: ImageOptions) -> tuple[str, ...]:
-    """A grey file without a window is scaled by the bits that it could use, and may use few of them."""
+    """A grayscale file without a window is scaled by the bits that it could use, although it may use only few
+    of them."""
     pictures = [np.asarray(read_dicom(path, where, options.window)) for path in paths]
     greys = [int(picture.max()) - int(picture.min()) + 1 for picture in pictures if picture.ndim == 2]
     if max(greys, default=256) > FEW_GREYS:
         return ()
     return (
-        f"{where}: its DICOM files span only {max(greys)} of 256 greys ({len(greys)} looked at); set the "
-        "window that shows what matters: [images] window = [center, width].",
+        f"{where}: its DICOM files span only {max(greys)} of 256 gray levels ({len(greys)} files checked). "
+        "Set the window that shows what matters: [images] window = [center, width].",
     )
 
 
@@ -124,15 +128,14 @@ def _sixteen_bit_notes(paths: Sequence[Path], where: str) -> tuple[str, ...]:
     greys = max(deep, default=65535) // 256 + 1
     if greys > FEW_GREYS:
         return ()
-    left = "1 grey" if greys == 1 else f"{greys} greys"
     return (
-        f"{where}: its 16-bit images use values up to {max(deep)} only ({len(deep)} looked at), which leaves "
-        f"{left} of 256; scale them to 65535, all by the same factor.",
+        f"{where}: its 16-bit images only use values up to {max(deep)} ({len(deep)} files checked), which "
+        f"leaves {greys} of 256 gray levels. Scale them to 65535, all by the same factor.",
     )
 
 
 def _highest(path: Path) -> int | None:
-    """The highest value of a 16-bit grey image; None for others, which are not decoded for it."""
+    """The highest value of a 16-bit grayscale image. None for others, which are not decoded for this."""
     try:
         with Image.open(path) as image:
             return int(np.asarray(image).max()) if image.mode.startswith("I") else None
@@ -141,7 +144,8 @@ def _highest(path: Path) -> int | None:
 
 
 def _stats(paths: Sequence[Path], where: Sequence[str]) -> list[os.stat_result]:
-    """Before anything is decoded, so that a missing file at the end is not found after an hour."""
+    """Checks all files before anything is decoded, so that a missing file at the end is not found after an
+    hour."""
     stats, problems = [], []
     for path, place in zip(paths, where, strict=True):
         try:
@@ -168,7 +172,7 @@ def _stat(path: Path, where: str) -> os.stat_result:
 
 def _key(paths: Sequence[Path], stats: Sequence[os.stat_result], options: ImageOptions) -> str:
     asked = (DECODING, options.size, options.channels)
-    # Only where one is set, so that caches from before there were windows are found.
+    # Only if one is set, so that caches from before there were windows are still found.
     digest = hashlib.sha256(repr(asked if options.window is None else (*asked, options.window)).encode())
     for path, stat in zip(paths, stats, strict=True):
         digest.update(repr((os.path.abspath(path), stat.st_size, stat.st_mtime_ns)).encode())
@@ -176,7 +180,8 @@ def _key(paths: Sequence[Path], stats: Sequence[os.stat_result], options: ImageO
 
 
 def _has_colour(path: Path) -> bool:
-    """From the header alone. A palette counts as colour; a file that cannot be read is told when decoded."""
+    """Read from the header alone. A palette counts as color. A file that cannot be read is reported when it
+    is decoded."""
     try:
         if is_dicom(path):
             return read_header(path).colour
@@ -187,7 +192,7 @@ def _has_colour(path: Path) -> bool:
 
 
 def _first(paths: Sequence[Path], where: Sequence[str], options: ImageOptions) -> tuple[Path, Pixels]:
-    """The first file that can be read, and its pixels: where no size is asked for, all must have its size."""
+    """The first file that can be read, and its pixels. If no size is set, all files must have its size."""
     problems = []
     for path, place in zip(paths, where, strict=True):
         try:
@@ -215,8 +220,8 @@ def _chunks(
 
     def other_size(i: int, pixels: Pixels) -> str:
         return (
-            f"{where[i]}: image '{paths[i]}' is {pixels.shape[2]} x {pixels.shape[1]} (width x height), "
-            f"but '{first}' is {shape[3]} x {shape[2]}; set images.size to bring them to one size."
+            f"{where[i]}: image '{paths[i]}' is {pixels.shape[2]} x {pixels.shape[1]} (width x height), but "
+            f"'{first}' is {shape[3]} x {shape[2]}; set images.size to convert them to one size."
         )
 
     problems: list[str] = []
@@ -226,7 +231,7 @@ def _chunks(
             if isinstance(found, FedmtError):
                 problems.append(str(found))
             elif found.shape != shape[1:]:
-                # One says it all: the others would fill the screen, and take as long as reading the set.
+                # One error is enough: the others would fill the screen and take as long as reading the set.
                 raise together([*problems, other_size(i, found)])
             else:
                 chunk.append(found)
@@ -245,7 +250,8 @@ def _decode(path: Path, where: str, options: ImageOptions) -> Pixels:
         return picture_pixels(read_dicom(path, where, options.window), size, channels)
     with _readable(path, where), Image.open(path) as image:
         if size is not None:
-            # A large JPEG is decoded at a half, a quarter or an eighth, never below twice the wanted size.
+            # A large JPEG is decoded at a half, a quarter or an eighth of its size, never below twice the
+            # wanted size.
             image.draft(None, (2 * max(size), 2 * max(size)))
         return picture_pixels(image, size, channels)
 
@@ -261,14 +267,14 @@ def picture_pixels(image: Image.Image, size: tuple[int, int] | None, channels: i
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """`image` in a mode that converts to L and RGB without surprises: no alpha, 8 bits a channel."""
+    """`image` in a mode that converts to L and RGB without surprises: no alpha, 8 bits per channel."""
     if image.mode == "F":
-        raise ValueError("it holds floating-point values; save it with 8 or 16 bits a channel")
+        raise ValueError("it holds floating-point values; save it with 8 or 16 bits per channel")
     if image.mode.startswith("I"):
         # Pillow's own conversion clips every value above 255 instead of scaling.
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
-            raise ValueError("it holds values outside 0 to 65535; save it with 8 or 16 bits a channel")
+            raise ValueError("it holds values outside 0 to 65535; save it with 8 or 16 bits per channel")
         return Image.fromarray((values >> 8).astype(np.uint8))
     if image.has_transparency_data:
         picture = image.convert("RGBA")
@@ -278,14 +284,14 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _readable(path: Path, where: str) -> Iterator[None]:
-    """Turns whatever Pillow raises over one file into the error that names the file and its place."""
+    """Turns whatever Pillow raises for a file into the error that names the file and its place."""
     try:
         yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise FedmtError(
             f"{where}: image '{path}' has more pixels than is safe to decode; make it smaller or remove it."
         ) from None
-    except Exception as error:  # a damaged file makes Pillow's decoders raise nearly anything
+    except Exception as error:  # a damaged file can make Pillow's decoders raise almost any exception
         raise FedmtError(
             f"{where}: cannot read image '{path}': {_reason(error)}. Copy it again, convert it or remove it."
         ) from None

@@ -1,8 +1,9 @@
 """DICOM files to 8-bit pictures: rescaled, windowed, MONOCHROME1 inverted (extra `dicom`, by pydicom).
 
-A single-frame grey file goes through PS3.3's pipeline: modality lookup table (C.11.1), then the window of the
+A single-frame gray file goes through PS3.3's pipeline: modality lookup table (C.11.1), then the window of the
 config, else that of the file, else its VOI lookup table (C.11.2), else the whole range of its stored bits.
-Only the elements in `TAGS` are ever parsed. So no patient's name can reach a message, a log or a report.
+Only the elements in `TAGS` are ever parsed. Therefore no patient's name can reach a message, a log or a
+report.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ TAGS = (
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of a picture before its pixels are read."""
+    """What is known about a picture before its pixels are read."""
 
     height: int
     width: int
@@ -52,14 +53,15 @@ class Header:
 
 
 def is_dicom(path: Path) -> bool:
-    """By its ending, or by its mark where the ending is no other image's: scanners often give none."""
+    """Whether it is DICOM, by its extension, or by its marker unless the extension is that of another image
+    format. Scanners often write no extension."""
     if is_dicom_name(path.name):
         return True
     return not path.name.lower().endswith(EXTENSIONS) and has_dicom_mark(path)
 
 
 def require_pydicom(path: Path, where: str) -> None:
-    """An error that says what to install where pydicom is missing."""
+    """Raises an error that says what to install if pydicom is missing."""
     if find_spec("pydicom") is None:
         raise FedmtError(
             f"{where}: '{path}' is a DICOM file, which pydicom reads; install it with "
@@ -68,7 +70,7 @@ def require_pydicom(path: Path, where: str) -> None:
 
 
 def read_header(path: Path) -> Header:
-    """From the header alone; whatever is wrong with the file is told when it is decoded."""
+    """Read from the header alone. Anything wrong with the file is reported when it is decoded."""
     from pydicom import dcmread
 
     found = dcmread(path, stop_before_pixels=True, specific_tags=list(_SIZE))
@@ -76,32 +78,32 @@ def read_header(path: Path) -> Header:
 
 
 def read_dicom(path: Path, where: str, window: Window | None) -> Image.Image:
-    """The picture of a file, in mode L or RGB; `window` goes before that of the file."""
+    """The picture of a file, in mode L or RGB. `window` takes precedence over that of the file."""
     require_pydicom(path, where)
     name = f"{where}: DICOM file '{path}'"
     data = _parsed(path, name)
     _refuse_what_is_no_image(data, name)
     values = _stored(data, name)
     if not _is_grey(data):
-        # A colour picture has no window: its values are what is to be seen.
+        # A color picture has no window, because its values are meant to be displayed directly.
         return Image.fromarray(_eight_bit(values / _highest(data, values.dtype)))
     try:
         shown = _shown(values, data, window)
-    except Exception as error:  # what the header says of its values may be anything
+    except Exception as error:  # the header may contain anything
         raise FedmtError(
             f"{name}: its rescaling or window cannot be used ({_said(error)}). Correct the file, or set "
             "images.window = [center, width]."
         ) from None
-    if data.PhotometricInterpretation == "MONOCHROME1":  # its least value is to be seen as white
+    if data.PhotometricInterpretation == "MONOCHROME1":  # its smallest value is displayed as white
         shown = 1 - shown
     return Image.fromarray(_eight_bit(shown))
 
 
 def windowed(values: Values, center: float, width: float, function: str = "LINEAR") -> Values:
-    """Values through a window, to [0, 1]: PS3.3 C.11.2.1.2 and C.11.2.1.3.
+    """Applies a window to values, giving [0, 1]: PS3.3 C.11.2.1.2 and C.11.2.1.3.
 
-    Ours rather than pydicom's `apply_windowing`, which knows the file's window alone and answers in units of
-    the stored range, from which one would have to come back.
+    This replaces pydicom's `apply_windowing`, which only knows the file's window and returns units of the
+    stored range, which would have to be converted back.
     """
     least = 1.0 if function == "LINEAR" else 0.0
     if not (width >= least and width > 0 and np.isfinite(center)):
@@ -118,7 +120,7 @@ def windowed(values: Values, center: float, width: float, function: str = "LINEA
 
 
 def _shown(stored: NDArray[Any], data: FileDataset, window: Window | None) -> Values:
-    """Grey values as they are to be seen, in [0, 1], before MONOCHROME1 is inverted."""
+    """Gray values for display, in [0, 1], before MONOCHROME1 is inverted."""
     from pydicom.pixels.processing import apply_modality_lut, apply_voi
 
     values = np.asarray(apply_modality_lut(stored, data), dtype=np.float64)
@@ -140,13 +142,13 @@ def _shown(stored: NDArray[Any], data: FileDataset, window: Window | None) -> Va
 
 
 def _stored_range(data: FileDataset) -> tuple[int, int]:
-    """The least and the greatest value that the stored bits can hold."""
+    """The smallest and the largest value that the stored bits can hold."""
     bits = int(data.BitsStored)
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if data.PixelRepresentation else (0, (1 << bits) - 1)
 
 
 def _highest(data: FileDataset, dtype: np.dtype[Any]) -> float:
-    """The greatest value of a colour; a palette's colours have the bits of its table."""
+    """The largest value of a color. A palette's colors have the bits of its table."""
     if data.PhotometricInterpretation == "PALETTE COLOR":
         return float(np.iinfo(dtype).max)
     return float(_stored_range(data)[1])
@@ -154,7 +156,8 @@ def _highest(data: FileDataset, dtype: np.dtype[Any]) -> float:
 
 def _eight_bit(shown: Values) -> NDArray[np.uint8]:
     """[0, 1] to 0 … 255."""
-    # Eight bits, as every image is stored, 16-bit PNG included. The window comes first, so they suffice.
+    # Eight bits, as for every stored image, including 16-bit PNG. The window is applied first, so they are
+    # enough.
     return np.rint(255 * shown).astype(np.uint8)
 
 
@@ -163,7 +166,7 @@ def _is_grey(data: FileDataset) -> bool:
 
 
 def _first(value: Any) -> Any:
-    """Of several windows, the first; None where the element is missing or empty."""
+    """The first of several windows. None if the element is missing or empty."""
     from pydicom.multival import MultiValue
 
     if isinstance(value, MultiValue | list | tuple):
@@ -182,10 +185,10 @@ def _parsed(path: Path, name: str) -> FileDataset:
         return dcmread(path, specific_tags=list(TAGS))
     except InvalidDicomError:
         raise FedmtError(
-            f"{name}: it is no DICOM file, or lacks the preamble with the letters DICM. Export it again or "
-            "remove it."
+            f"{name}: it is not a DICOM file, or it lacks the preamble with the letters DICM. Export it "
+            "again or remove it."
         ) from None
-    except Exception:  # what pydicom says of a damaged file may quote the file, and so a patient
+    except Exception:  # pydicom's messages about a damaged file may quote the file, and so a patient
         raise FedmtError(f"{name}: its header is damaged. Copy it again or remove it.") from None
 
 
@@ -208,10 +211,10 @@ def _refuse_what_is_no_image(data: FileDataset, name: str) -> None:
     frames = int(data.get("NumberOfFrames") or 1)
     if frames != 1:
         raise FedmtError(
-            f"{name}: it has {frames:,} frames, and a sample is one image. Save the frames that are meant as "
+            f"{name}: it has {frames:,} frames, but a sample is one image. Save the intended frames as "
             "single files."
         )
-    # As Pillow does for other formats: a header that promises too much is an attack or a mistake.
+    # As Pillow does for other formats: a header that states too many pixels is an attack or a mistake.
     if int(data.Rows) * int(data.Columns) > 2 * (Image.MAX_IMAGE_PIXELS or np.inf):
         raise FedmtError(f"{name}: it has more pixels than is safe to decode. Make it smaller or remove it.")
 
@@ -239,7 +242,7 @@ def _stored(data: FileDataset, name: str) -> NDArray[Any]:
     try:
         values = pixel_array(data)
         return apply_color_lut(values, data) if data.PhotometricInterpretation == "PALETTE COLOR" else values
-    except Exception as error:  # damaged data make the decoders raise nearly anything
+    except Exception as error:  # damaged data can make the decoders raise almost any exception
         raise FedmtError(
             f"{name}: its pixels cannot be decoded ({_said(error)}). Copy it again or remove it."
         ) from None

@@ -12,19 +12,20 @@ from fedmt.core.errors import FedmtError
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 DICOM = (".dcm", ".dicom")
 EXTENSIONS = (*JPEG, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", *DICOM)
-"""Of the files that are read as images, wherever they are looked for."""
+"""The extensions of the files that are read as images, everywhere."""
 
 ENDINGS = 8
-"""Endings of other files that a note names; DICOM files called by their numbers all have different ones."""
+"""Number of extensions of other files that a note names. DICOM files named by numbers all have different
+ones."""
 
-UNNAMED_DICOM = "DICOM without its ending"
-"""How files that have the mark of DICOM, but another ending or none, are counted."""
+UNNAMED_DICOM = "DICOM without its extension"
+"""How files are counted that have the DICOM marker but another extension or none."""
 
 EXPECTED = f"expected files ending in {' '.join(EXTENSIONS)}"
 
 
 def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Every image at any depth, and how many other files there are of each ending, hidden ones aside.
+    """Every image at any depth, and the number of other files per extension, without hidden files.
 
     Links to folders inside are not followed: they may lead in circles.
     """
@@ -42,9 +43,10 @@ def images_below(folder: Path) -> list[Path]:
 
 
 def located(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The files that a table names: at `folder / name`, else, for a name alone, the only one of it below.
+    """The files that a table names: at `folder / name`, or else, for a bare file name, the only such file in
+    a subfolder.
 
-    Many published tables name their images without the class folder that each lies in.
+    Many published tables name their images without the class folder that contains each one.
     """
     direct = [folder / name for name in names]
     lost = {path.name for path, name in zip(direct, names, strict=True) if path.name == name}
@@ -60,23 +62,24 @@ def located(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def passed_over(others: Counter[str]) -> str:
-    """A sentence on files that are not read, some of which may be images; empty where there are none."""
+    """A note on files that are not read, some of which may be images. Empty if there are none."""
     count = others.total()
     if not count:
         return ""
     endings = [ending or "no ending" for ending in sorted(others, key=lambda e: (-others[e], e))]
     named = ", ".join(endings[:ENDINGS]) + (", …" if len(endings) > ENDINGS else "")
     files = "1 file of another kind was" if count == 1 else f"{count:,} files of other kinds were"
-    said = f"{files} passed over ({named}); convert what is an image among them, to PNG say."
+    said = f"{files} skipped ({named}). If any of them are images, convert them, for example to PNG."
     marked = others[UNNAMED_DICOM]
     if marked:
-        # Not read as they are: what a folder holds would then depend on more than the names one sees in it.
-        said += f" DICOM files are read where their names end in .dcm; rename {marked:,} that do not."
+        # They are not read, because the contents of a folder would then depend on more than its visible
+        # names.
+        said += f" DICOM files are read only if their names end in .dcm. Rename the {marked:,} that do not."
     return said
 
 
 def no_images(folder: Path, others: Counter[str], place: str = "this folder") -> FedmtError:
-    """The error of a folder without images, which says what is there instead."""
+    """The error for a folder without images, which says what it contains instead."""
     return FedmtError(f"{folder}: no images in {place}; {EXPECTED}. {passed_over(others)}".strip())
 
 
@@ -98,7 +101,8 @@ def has_dicom_mark(path: Path) -> bool:
 
 
 def _kind(path: Path) -> str:
-    """How a file that is not read is counted: by its ending. A number is none, as in `1.2.840.10008`."""
+    """How a file that is not read is counted: by its extension. A number is not an extension, as in
+    `1.2.840.10008`."""
     ending = path.suffix.lower()
     if (not ending or ending[1:].isdigit()) and path.name != "DICOMDIR" and has_dicom_mark(path):
         return UNNAMED_DICOM
@@ -106,4 +110,4 @@ def _kind(path: Path) -> str:
 
 
 def _refuse(error: OSError) -> None:
-    raise FedmtError(f"{error.filename}: cannot list the folder ({error.strerror}).")
+    raise FedmtError(f"{error.filename}: the folder cannot be listed ({error.strerror}).")

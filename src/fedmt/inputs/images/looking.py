@@ -1,4 +1,4 @@
-"""What `fedmt init` learns from a look at some images: their sizes and colour, and the table it proposes."""
+"""What `fedmt init` learns from some images: their sizes and color, and the table it proposes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 from fedmt.inputs.images.dicom import is_dicom, read_header, require_pydicom
 
 SAMPLED = 20
-"""The number of images of a center that are looked at."""
+"""The number of images of a center that are inspected."""
 
 LARGEST = 224
 """The largest size that is proposed."""
 
 SMALL = 48
-"""Smaller images are for a small network."""
+"""Images smaller than this get a small network."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """sizes: (height, width) of some images. colour: whether any of them has it."""
+    """sizes: (height, width) of some images. colour: whether any of them has color."""
 
     sizes: tuple[tuple[int, int], ...] = ()
     colour: bool = False
@@ -34,7 +34,7 @@ NOTHING_SEEN = Seen()
 
 
 def look_at_images(images: Iterable[Path]) -> Seen:
-    """A look at some files; one that cannot be read is passed over."""
+    """Inspects some files. A file that cannot be read is skipped."""
     files = list(images)
     sizes, colour = [], False
     for path in files[:: max(1, len(files) // SAMPLED)][:SAMPLED]:
@@ -61,7 +61,7 @@ def look_at_array(images: Tensor) -> Seen:
 
 
 def images_table(seen: Sequence[Seen]) -> str:
-    """The config's table [images] for what was seen at all centers."""
+    """The config's table [images] for what was found at all centers."""
     sizes = [size for one in seen for size in one.sizes]
     channels = 3 if any(one.colour for one in seen) else 1
     if not sizes:
@@ -85,7 +85,8 @@ def are_small(seen: Sequence[Seen]) -> bool:
 
 
 def proposed_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """(height, width): as they are where all agree and are not large; else a square of their short side."""
+    """(height, width): the common size if all agree and are not large, or else a square of their
+    short side."""
     if len(set(sizes)) == 1 and max(sizes[0]) <= LARGEST:
         return sizes[0]
     short = int(median(min(size) for size in sizes))

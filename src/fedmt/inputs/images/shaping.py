@@ -1,7 +1,7 @@
-"""Images brought to one size and number of channels, as `ImageOptions` ask.
+"""Converts images to one size and number of channels, according to `ImageOptions`.
 
 Sources that hold arrays (IDX, npz, CIFAR-100, the bundled set) go through `conform`; those that hold image
-files go through `decoding`. Both keep the aspect ratio: an image is cropped around its centre to the aspect
+files go through `decoding`. Both keep the aspect ratio: an image is cropped around its center to the aspect
 of the wanted size, then resized with an antialiased bilinear filter.
 """
 
@@ -21,21 +21,21 @@ from fedmt.core.errors import FedmtError
 from fedmt.inputs.images.cache import gib, map_cached, write_cached
 
 RESIZING = 1
-"""Part of the cache's key; to be raised when arrays are resized differently from before."""
+"""Part of the cache's key. Raise it when arrays are resized differently from before."""
 
 CHUNK_BYTES = 64 * 2**20
-"""Resizing works in float32; in chunks, so that it never needs a float copy of the whole set."""
+"""Resizing works in float32. It works in chunks, so that it never needs a float copy of the whole set."""
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are brought into one tensor.
+    """How images are converted to one tensor.
 
-    size: (height, width); None: as stored, and all must agree.
-    channels: 1 (grey) or 3 (RGB); None: as stored, and 3 as soon as one image has colour.
+    size: (height, width); None keeps the stored size, and all must agree.
+    channels: 1 (grayscale) or 3 (RGB); None keeps the stored number, or 3 if any image has color.
     cache: folder for sets that need more than `memory_limit` bytes; they are memory-mapped from there.
-    memory_limit: bytes; without a cache folder, what would need more is an error.
-    window: (center, width) of grey DICOM files; None: as each file says.
+    memory_limit: bytes; without a cache folder, a set that needs more is an error.
+    window: (center, width) of grayscale DICOM files; None for each file's own.
     """
 
     size: tuple[int, int] | None = None
@@ -46,7 +46,7 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.channels not in (None, 1, 3):
-            raise FedmtError(f"images.channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
+            raise FedmtError(f"images.channels must be 1 (gray) or 3 (RGB), got {self.channels}.")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise FedmtError(f"images.size must be (height, width), at least 1 x 1, got {self.size}.")
 
@@ -55,14 +55,15 @@ AS_STORED = ImageOptions()
 
 
 def conform(images: Tensor, options: ImageOptions, where: str) -> Tensor:
-    """Images uint8 [N, C, H, W] in the channels and size of `options`; `where` goes into the errors."""
+    """Images uint8 [N, C, H, W] in the channels and size of `options`. `where` is part of the error
+    messages."""
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
         raise FedmtError(
             f"{where}: images must be uint8 [N, 1 or 3, height, width], "
             f"got {images.dtype} {tuple(images.shape)}."
         )
     if images.numel() == 0:
-        raise FedmtError(f"{where}: no images in it (its shape is {tuple(images.shape)}).")
+        raise FedmtError(f"{where}: it contains no images (its shape is {tuple(images.shape)}).")
     channels = options.channels or images.shape[1]
     size = options.size or (images.shape[2], images.shape[3])
     if (channels, *size) == tuple(images.shape[1:]):
@@ -81,7 +82,7 @@ def conform(images: Tensor, options: ImageOptions, where: str) -> Tensor:
 def _conform_on_disk(
     images: Tensor, shape: tuple[int, int, int, int], options: ImageOptions, where: str
 ) -> Tensor:
-    """The same by way of the cache folder, keyed by the images themselves."""
+    """The same through the cache folder, keyed by the images themselves."""
     if options.cache is None:
         raise FedmtError(
             f"{where}: {shape[0]} images of {shape[1:]} need {gib(math.prod(shape))}, more than the memory "
@@ -106,7 +107,7 @@ def _conformed(images: Tensor, shape: tuple[int, int, int, int]) -> Iterator[Ten
     channels, size = shape[1], (shape[2], shape[3])
     largest = max(images[0].numel(), math.prod(shape[1:])) * 4
     for chunk in images.split(max(1, CHUNK_BYTES // largest)):
-        # To grey before and to RGB after resizing: the resizing then works on the fewest channels.
+        # To grayscale before resizing and to RGB after it, so that resizing works on the fewest channels.
         if channels == 1 and chunk.shape[1] == 3:
             chunk = _grey(chunk)
         yield _fit(chunk, size).expand(-1, channels, -1, -1)
@@ -120,7 +121,7 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _fit(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images uint8 [N, C, H, W] cropped around the centre to the aspect of `size`, then resized to it."""
+    """Images uint8 [N, C, H, W] cropped around the center to the aspect of `size`, then resized to it."""
     height, width = images.shape[2:]
     if (height, width) == size:
         return images

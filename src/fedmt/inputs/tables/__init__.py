@@ -1,7 +1,7 @@
-"""Tables: rows with numbers, categories and missing values, as the vectors that a schema makes of them.
+"""Tables: rows with numbers, categories and missing values, which a schema converts to vectors.
 
-statistics.py   what a center tells of its table
-schema.py       how rows become vectors: made of the statistics of all centers
+statistics.py   what a center reveals about its table
+schema.py       how rows become vectors, made from the statistics of all centers
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ with warnings.catch_warnings():
         schema: ConfigPath | None = None  # type: ignore[assignment]
         """File that says how rows become vectors. `fedmt schema` and `fedmt init` write it."""
 
-        _known: Schema | None = PrivateAttr(None)  # of a center that was sent it
+        _known: Schema | None = PrivateAttr(None)  # for a center that was sent its contents
 
         def samples(self, frame: Frame, aside: Collection[str]) -> tuple[Tensor, Input]:
             schema = self.known()
             told = [column.name for column in schema.columns if column.name in aside]
             if told:
                 raise FedmtError(
-                    f"{frame.name}: the schema lists {listed(told)} as a feature, but the config says "
-                    f"that it holds labels or groups; remove it from the schema. {HOW}"
+                    f"{frame.name}: the schema lists {listed(told)} as a feature, but in the config it holds "
+                    f"labels or groups. Remove it from the schema. {HOW}"
                 )
             return schema.encode(frame), Tables.by(schema)
 
@@ -56,7 +56,7 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True)
 class Tables(Vectors):
-    """Stored as float32 [N, D], as the schema encodes them; `columns` are the names of the D places."""
+    """Stored as float32 [N, D], as encoded by the schema. `columns` are the names of the D positions."""
 
     name: ClassVar[str] = "tables"
     word: ClassVar[str] = "row"
@@ -75,10 +75,10 @@ class Tables(Vectors):
         return self.schema
 
     def settled(self, samples: Tensor) -> Tables:
-        return self  # the schema has standardized them
+        return self  # the schema has already standardized them
 
     def mismatch(self, other: Input) -> str:
-        return "another schema than the reference center; encode all tables by the same one"
+        return "another schema than the reference center; encode all tables with the same schema"
 
     def reading(self, cache: Path) -> Section:
         options = TableSpec()
@@ -89,7 +89,7 @@ class Tables(Vectors):
         return self.identity_statistics
 
     def preview(self, sample: Tensor) -> Mapping[str, str]:
-        """The few cells that say most of the row."""
+        """The few cells that characterize the row most."""
         if self.schema is None:
             return super().preview(sample)
         return {"text": cut(self.schema.told(sample.tolist()), SHOWN)}

@@ -1,7 +1,7 @@
 """The schema of a table: how rows with numbers, categories and missing values become vectors.
 
-A schema is made of the statistics that centers tell (statistics.py) and is the same for all of them. It is a
-file, schema.toml, that a person can read and correct.
+A schema is made from the statistics that centers reveal (statistics.py), and is the same for all of them. It
+is a file, schema.toml, that a person can read and correct.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from fedmt.inputs.tables.statistics import ColumnStatistics, Statistics
 from fedmt.inputs.tabular import Frame, frame_of
 
 LIMIT = 10.0
-"""A value farther from the mean, in standard deviations, counts as this far: laboratory values have tails."""
+"""A value farther from the mean, in standard deviations, is clipped to this, because laboratory values have
+long tails."""
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Column:
-    """One column of the table. missing: whether values may be missing; of a numeric column, an indicator then
-    tells which. mean, deviation: of a numeric column. categories: of a categorical one, in their order."""
+    """One column of the table. missing: whether values may be missing; a numeric column then has an
+    additional indicator. mean, deviation: for a numeric column. categories: for a categorical column, in
+    order."""
 
     name: str
     type: Literal["numeric", "categorical"]
@@ -43,7 +45,7 @@ class Column:
 
     @property
     def features(self) -> list[str]:
-        """The names of its places in the vector."""
+        """The names of its positions in the vector."""
         if self.type == "categorical":
             return [f"{self.name} = {category}" for category in self.categories]
         return [self.name, f"{self.name} is missing"] if self.missing else [self.name]
@@ -57,19 +59,20 @@ class Schema:
 
     @classmethod
     def pooled(cls, statistics: Iterable[Statistics]) -> Schema:
-        """The schema of several centers' statistics; an error where their columns differ."""
+        """The schema of several centers' statistics. Raises an error if their columns differ."""
         return pooled(list(statistics))
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """The names of the vector's places."""
+        """The names of the vector's positions."""
         return tuple(feature for column in self.columns for feature in column.features)
 
     def encode(self, table: Any, name: str = "the table") -> Tensor:
-        """Rows as float32 [N, D]: of a Frame, a pandas DataFrame, or a mapping of names to columns.
+        """Rows as float32 [N, D], from a Frame, a pandas DataFrame, or a mapping of names to columns.
 
-        A number in standard deviations from the mean, 0 where it is missing; a category as a 1 at its place,
-        none where it is missing. Every cell that does not fit is told, an unknown value once per column.
+        A number is encoded in standard deviations from the mean, and as 0 if it is missing. A category is
+        encoded as a 1 at its position, and as no 1 if it is missing. Every cell that does not fit is
+        reported, but an unknown value only once per column.
         """
         frame = table if isinstance(table, Frame) else frame_of(table, name)
         values, errors = self.encode_rows(frame)
@@ -87,7 +90,7 @@ class Schema:
         return values
 
     def encode_rows(self, frame: Frame) -> tuple[Tensor, list[list[str]]]:
-        """The same, with the problems of each row; an error where a whole column is missing."""
+        """The same, with the problems of each row. Raises an error if a whole column is missing."""
         absent = [column.name for column in self.columns if column.name not in frame.columns]
         if absent:
             raise FedmtError(
@@ -102,8 +105,8 @@ class Schema:
         return torch.from_numpy(np.concatenate(parts, 1)).float(), errors
 
     def told(self, row: Sequence[float]) -> list[str]:
-        """'column: value' of an encoded row, what says most of it first: numbers, the farthest from the mean
-        before the others, then categories, then what is missing."""
+        """'column: value' of an encoded row, the most characteristic first: numbers, starting with those
+        farthest from the mean, then categories, then missing values."""
         place, ranks = 0, []
         for column in self.columns:
             ranks.append(-abs(row[place]) if column.type == "numeric" else 1.0)
@@ -114,7 +117,7 @@ class Schema:
         return [f"{name}: {cell}" for _, (name, cell) in ranked]
 
     def cells(self, row: Sequence[float]) -> list[tuple[str, str]]:
-        """(column, value) of an encoded row, for a person to read."""
+        """(column, value) of an encoded row, in readable form."""
         found, place = [], 0
         for column in self.columns:
             own = row[place : place + len(column.features)]
@@ -147,7 +150,7 @@ class Schema:
         try:
             raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
-            raise FedmtError(f"{path}: there is no such schema. {HOW}") from None
+            raise FedmtError(f"{path}: this schema does not exist. {HOW}") from None
         except (OSError, ValueError) as error:
             raise FedmtError(f"{path}: not a schema that can be read: {error}.") from None
         try:
@@ -162,7 +165,7 @@ class Schema:
     def check(self, where: str) -> None:
         names = [column.name for column in self.columns]
         twice = sorted({name for name in names if names.count(name) > 1})
-        problems = [f"{where}: column '{name}' is there more than once." for name in twice]
+        problems = [f"{where}: column '{name}' occurs more than once." for name in twice]
         for column in self.columns:
             if column.type == "categorical" and not column.categories:
                 problems.append(f"{where}: column '{column.name}' has no categories.")
@@ -219,9 +222,9 @@ def _categorical(column: Column, frame: Frame, errors: list[list[str]]) -> NDArr
 
 
 def pooled(statistics: Sequence[Statistics]) -> Schema:
-    """One schema for all centers; identifiers, and columns without a value anywhere, are left out."""
+    """One schema for all centers. Identifiers and columns without any value are left out."""
     if not statistics:
-        raise FedmtError("No statistics to make a schema of; give those of at least one center.")
+        raise FedmtError("There are no statistics to make a schema from. Give those of at least one center.")
     names = dict.fromkeys(name for one in statistics for name in one.columns)
     problems = []
     columns = []
@@ -237,7 +240,7 @@ def pooled(statistics: Sequence[Statistics]) -> Schema:
             columns.append(_pooled(name, [c for c in own.values() if c is not None]))
     if problems:
         advice = "Rename or correct the columns, or leave them out with --ignore."
-        raise FedmtError("\n  ".join(["The tables do not fit each other:", *problems, advice]))
+        raise FedmtError("\n  ".join(["The tables do not fit together:", *problems, advice]))
     schema = Schema(tuple(columns))
     schema.check("the schema")
     return schema
@@ -253,9 +256,10 @@ def _pooled(name: str, parts: Sequence[ColumnStatistics]) -> Column:
 
 
 def pool_moments(parts: Iterable[tuple[int, float, float]]) -> tuple[int, float, float]:
-    """(count, mean, variance) of all values together, from those of disjoint parts.
+    """(count, mean, variance) of all values together, computed from those of disjoint parts.
 
-    The variance is that of the means plus the mean of the variances (Chan et al.): E[v] + Var[m], by count.
+    The variance is the variance of the means plus the mean of the variances (Chan et al.): E[v] + Var[m],
+    weighted by count.
     """
     parts = [part for part in parts if part[0]]
     count = sum(n for n, _, _ in parts)

@@ -1,7 +1,9 @@
-"""What a center tells of its table, so that all can encode theirs alike: never a row.
+"""What a center reveals about its table, so that all centers can encode theirs in the same way. It never
+reveals a row.
 
-Of a numeric column: how many values, their mean and variance. Of a categorical one: how often each category
-occurs. Identifiers, which differ in nearly every row, are no features, and nothing is told of their values.
+For a numeric column: the number of values, their mean and their variance. For a categorical column: how often
+each category occurs. Identifiers, which differ in nearly every row, are not features, and nothing about their
+values is revealed.
 """
 
 from __future__ import annotations
@@ -24,17 +26,18 @@ from fedmt.inputs.tabular import Frame, frame_of
 FORMAT = "fedmt-statistics-1"
 
 MOST_CATEGORIES = 100
-"""A text column with more different values is free text or a code, not a category."""
+"""A text column with more distinct values than this is free text or a code, not a category."""
 
 Kind = Literal["numeric", "categorical", "empty", "identifier"]
 
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """kind: 'empty' has no value at all, and goes with every other kind.
+    """kind: 'empty' means no value at all, and is compatible with every other kind.
 
-    count: of the values that are not missing. mean, variance: of a numeric column; divided by `count`.
-    counts: of a categorical column, of each category.
+    count: the number of values that are not missing. mean, variance: for a numeric column; the variance is
+        divided by `count`.
+    counts: for a categorical column, the count of each category.
     """
 
     kind: Kind
@@ -47,7 +50,7 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """name: of the center or file. rows: their number. columns: in the order of the table."""
+    """name: the name of the center or file. rows: their number. columns: in the order of the table."""
 
     name: str
     rows: int
@@ -57,9 +60,9 @@ class Statistics:
     def of(
         cls, table: Any, name: str = "", aside: Collection[str] = (), categorical: Collection[str] = ()
     ) -> Statistics:
-        """Of a Frame, a pandas DataFrame, or a mapping of names to columns.
+        """The statistics of a Frame, a pandas DataFrame, or a mapping of names to columns.
 
-        aside: columns that are no features, such as labels. categorical: columns of numbers that are codes.
+        aside: columns that are not features, such as labels. categorical: columns of numbers that are codes.
         """
         frame = table if isinstance(table, Frame) else frame_of(table, name or "the table")
         for column in categorical:
@@ -82,11 +85,11 @@ class Statistics:
                 raise ValueError("another format")
             return TypeAdapter(cls).validate_python(raw)
         except OSError as error:
-            raise FedmtError(f"{path}: cannot be read ({error.strerror}); correct its path.") from None
+            raise FedmtError(f"{path} cannot be read ({error.strerror}). Correct its path.") from None
         except (ValueError, AttributeError, ValidationError):
             raise FedmtError(
-                f"{path}: not the statistics of a table; `fedmt schema --statistics TABLE --out {path.name}` "
-                "writes them."
+                f"{path}: these are not the statistics of a table. `fedmt schema --statistics TABLE --out "
+                f"{path.name}` writes them."
             ) from None
 
 
@@ -112,8 +115,8 @@ def _column(frame: Frame, name: str, categorical: bool) -> ColumnStatistics:
 
 
 def is_identifier(name: str, values: list[str], numeric: bool) -> bool:
-    """Whether a column names its rows: text that differs in nearly every row or has very many values; or
-    whole numbers, each once, that are in order or are called an identifier."""
+    """Whether a column names its rows: text that differs in nearly every row or has very many values, or
+    distinct whole numbers that are in order or have the title of an identifier."""
     distinct = len(set(values))
     if not numeric:
         return distinct > MOST_CATEGORIES or (len(values) >= 10 and distinct > 0.9 * len(values))

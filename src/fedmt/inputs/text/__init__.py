@@ -24,8 +24,8 @@ from fedmt.inputs.text.hashing import Hashed, hash_texts
 from fedmt.inputs.text.views import FEATURES, LENGTH, TokenDropout, dense
 
 DEVIATION = 0.125
-"""What a network's input is divided by, so that its L2 norm is 8, not 1. With 1, a linear network learned too
-slowly at the default learning rate; from 4 to 16 there was little difference (TREC, held-out questions)."""
+"""The factor that gives a network's input an L2 norm of 8, not 1. With 1, a linear network learned too slowly
+at the default learning rate. Between 4 and 16, there was little difference (TREC, held-out questions)."""
 
 
 class TextSpec(Section):
@@ -69,13 +69,13 @@ class Text(Input):
 
     @classmethod
     def stored(cls, given: Any, where: str) -> Tensor:
-        """Strings, hashed by the defaults of the table [text]."""
+        """Strings, hashed with the defaults of the table [text]."""
         try:
             parts = list(asking.batches(given, TextSpec().input().hashed))
         except FedmtError as error:
             raise FedmtError(f"{where}: {error}") from None
         if not parts:
-            raise FedmtError(f"{where}: no texts in it; expected a list of strings.")
+            raise FedmtError(f"{where}: it contains no texts; expected a list of strings.")
         return torch.cat(parts)
 
     def hashed(self, texts: Sequence[str]) -> Hashed:
@@ -86,8 +86,8 @@ class Text(Input):
         if not isinstance(other, Text):
             return super().mismatch(other)
         return (
-            f"texts of shape {other.shape} in {other.features} buckets, the reference center {self.shape} in "
-            f"{self.features}; hash all of them by one table [text]"
+            f"texts of shape {other.shape} in {other.features} buckets, but the reference center has "
+            f"{self.shape} in {self.features}; hash all of them with one table [text]"
         )
 
     @property
@@ -106,7 +106,7 @@ class Text(Input):
         return dense(samples, self.features)
 
     def statistics(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for every bucket: by their own deviations, rare words would be blown up."""
+        """The same for every bucket, because rare words would be blown up by their own deviations."""
         return torch.zeros(1, 1), torch.full((1, 1), DEVIATION)
 
     @property
@@ -114,7 +114,7 @@ class Text(Input):
         return {"features": self.features}
 
     def preview(self, sample: Tensor) -> Mapping[str, str]:
-        """The words themselves are not stored; where a test has them, the report shows those instead."""
+        """The words themselves are not stored. If a test has them, the report shows those instead."""
         return {"text": f"{int((sample[0] != 0).sum())} hashed words"}
 
     def signature(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What a trained model is asked about: strings in Python, the rows of a CSV, the lines of a text file."""
+"""The texts that a trained model should predict: strings in Python, the rows of a CSV, the lines of a text
+file."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fedmt.inputs.rows import table_header, table_rows
 from fedmt.inputs.text.hashing import Hashed
 
 COLUMN = "text"
-"""What the column of texts is called, if nothing else is said."""
+"""The default name of the column of texts."""
 
 BATCH = 256
 NO_WORDS = "no word in it; expected at least one word of two letters or more"
@@ -24,7 +25,7 @@ Hash = Callable[[Sequence[str]], Hashed]
 
 
 def batches(given: Any, hash_all: Hash) -> Iterator[Tensor]:
-    """A string, or a list, array or Series of them, as stored samples, one batch at a time."""
+    """A string, or a list, array or Series of strings, as stored samples, one batch at a time."""
     texts = [given] if isinstance(given, str) else list(given)
     for position, text in enumerate(texts):
         if not isinstance(text, str):
@@ -41,9 +42,9 @@ def batches(given: Any, hash_all: Hash) -> Iterator[Tensor]:
 
 
 def find_texts(paths: Sequence[Path], column: str | None, notes: list[str]) -> list[Item]:
-    """The rows of a CSV's `column`, and the lines of any other file, each an item called by its text.
+    """The rows of a CSV's `column`, and the lines of any other file. Each is an item named by its text.
 
-    column: by default the one called 'text', or the only one.
+    column: by default, the one called 'text', or the only one.
     """
     items: list[Item] = []
     for path in paths:
@@ -76,20 +77,20 @@ def _lines(path: Path, notes: list[str]) -> list[Item]:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise FedmtError(
-            f"{path}: not text in UTF-8; expected a CSV, or a text file with one text per line."
+            f"{path}: this is not UTF-8 text; expected a CSV, or a text file with one text per line."
         ) from None
     except OSError as error:
         raise FedmtError(f"{path}: cannot be read ({error.strerror}).") from None
     texts = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     found = [Item(text, f"{path}, line {number}", path) for number, text in texts if text]
-    blank = len(texts) - len(found) - (not texts[-1][1])  # the end of the last line is no line of its own
+    blank = len(texts) - len(found) - (not texts[-1][1])  # the end of the last line does not start a new line
     if blank:
-        notes.append(f"{path}: blank lines were passed over: {blank:,}.")
+        notes.append(f"{path}: blank lines were skipped: {blank:,}.")
     return found
 
 
 def read_texts(items: Sequence[Item], hash_all: Hash) -> Iterator[Batch]:
-    """All items, one batch at a time; one without a word has its error."""
+    """All items, one batch at a time. An item without a word has an error."""
     for start in range(0, len(items), BATCH):
         part = items[start : start + BATCH]
         found = hash_all([item.name for item in part])
@@ -102,5 +103,5 @@ def read_texts(items: Sequence[Item], hash_all: Hash) -> Iterator[Batch]:
 
 
 def is_stored(given: Any) -> bool:
-    """Whether a user hands over samples that are hashed already."""
+    """Whether a user passes samples that are already hashed."""
     return isinstance(given, Tensor) or (isinstance(given, np.ndarray) and given.dtype.kind in "iu")

@@ -1,9 +1,9 @@
-"""Texts to hashed words, as scikit-learn's `HashingVectorizer` hashes them.
+"""Converts texts to hashed words in the same way as scikit-learn's `HashingVectorizer`.
 
-Hashing needs no vocabulary, so no center has to learn another's words. A stored sample is int32
-[n-grams, length]: row n holds the (n + 1)-grams, each at the position of its first word. An entry is the
-bucket plus one, negative where the hash is negative, and 0 where there is no n-gram. Words stay apart, so
-that some of them can be dropped before they are added up (views.py).
+Hashing needs no vocabulary, so no center has to learn another's words. A stored sample is int32 [n-grams,
+length]: row n holds the (n + 1)-grams, each at the position of its first word. An entry is the bucket plus
+one. It is negative if the hash is negative, and 0 if there is no n-gram. Words are kept separate, so that
+some of them can be dropped before they are added up (views.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedmt.core.errors import FedmtError
 
 
 def vectorizer(features: int, ngrams: int) -> Any:
-    """The `HashingVectorizer` whose vectors a network sees; all its other options are the defaults."""
+    """The `HashingVectorizer` whose vectors a network sees. All other options have their defaults."""
     try:
         from sklearn.feature_extraction.text import HashingVectorizer
     except ImportError:
@@ -32,19 +32,21 @@ def vectorizer(features: int, ngrams: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Hashed:
-    """samples: int32 [N, n-grams, length]. words: int64 [N], how many each text had before it was cut."""
+    """samples: int32 [N, n-grams, length]. words: int64 [N], the number of words of each text before it was
+    cut."""
 
     samples: Tensor
     words: Tensor
 
 
 def hash_texts(texts: Sequence[str], shape: tuple[int, int], features: int) -> Hashed:
-    """Texts as stored samples of `shape` (n-grams, length); of a longer text, the first `length` words."""
+    """Texts as stored samples of `shape` (n-grams, length). Only the first `length` words of a longer text
+    are used."""
     ngrams, length = shape
     own = vectorizer(features, ngrams)
     clean, split = own.build_preprocessor(), own.build_tokenizer()
     words: list[list[str]] = [split(clean(text)) for text in texts]
-    places: dict[str, int] = {}  # every n-gram once, since most occur often
+    places: dict[str, int] = {}  # every n-gram once, because most occur often
     index = np.zeros((len(texts), ngrams, length), dtype=np.int64)
     for row, found in enumerate(words):
         kept = found[:length]
@@ -58,11 +60,11 @@ def hash_texts(texts: Sequence[str], shape: tuple[int, int], features: int) -> H
 
 
 def _hashes(grams: Sequence[str], features: int) -> Any:
-    """Of each n-gram, its bucket plus one, with the sign of its hash."""
+    """The bucket plus one of each n-gram, with the sign of its hash."""
     from sklearn.feature_extraction import FeatureHasher
 
     if not grams:
         return np.zeros(0, dtype=np.int32)
-    # What HashingVectorizer itself uses; one n-gram per row keeps them apart.
+    # This is what HashingVectorizer itself uses. One n-gram per row keeps them separate.
     found = FeatureHasher(features, input_type="string").transform([gram] for gram in grams)
     return (found.indices.astype(np.int64) + 1) * found.data.astype(np.int64)

@@ -19,28 +19,30 @@ FEATURES, LENGTH = 4096, 128
 
 
 def dense(samples: Tensor, features: int) -> Tensor:
-    """Stored samples int32 [B, n-grams, length] to float32 [B, features]: counts by bucket, of L2 norm 1."""
+    """Stored samples int32 [B, n-grams, length] to float32 [B, features]: counts by bucket, with L2
+    norm 1."""
     entries = samples.flatten(1)
-    # Where there is no n-gram, the sign is 0, and adding it to the first bucket changes nothing.
+    # If there is no n-gram, the sign is 0, and adding it to the first bucket changes nothing.
     buckets = (entries.abs() - 1).clamp_min(0).to(torch.int64)
-    # `shape[0]`, since `len` would fix the batch size of an exported graph.
+    # `shape[0]`, because `len` would fix the batch size of an exported graph.
     empty = samples.new_zeros((samples.shape[0], features), dtype=torch.float32)
     counts = empty.scatter_add(1, buckets, entries.sign().to(torch.float32))
-    # Counts are whole numbers: a norm below 1 is 0, of a text without words, which stays 0.
+    # Counts are whole numbers, so a norm below 1 is 0. It belongs to a text without words, which stays 0.
     return counts / counts.square().sum(1, keepdim=True).sqrt().clamp_min(1)
 
 
 def drop_words(samples: Tensor, uniforms: Tensor, probability: float) -> Tensor:
     """Samples [B, n-grams, length] without the words whose uniform number [B, length] is below `probability`.
 
-    An n-gram goes with any of its words. A text that would lose all its words stays as it is.
+    An n-gram is dropped with any of its words. A text that would lose all its words stays unchanged.
     """
     stays = uniforms >= probability
     some = (stays & (samples[:, 0] != 0)).any(1, keepdim=True)
     stays = stays | ~some
     whole = [stays]
     for n in range(1, samples.shape[1]):
-        # An n-gram that would reach over the end is none, so what rolls over from the front does not count.
+        # An n-gram that would extend past the end does not exist, so what rolls over from the front does not
+        # count.
         whole.append(whole[-1] & stays.roll(-n, 1))
     return samples * torch.stack(whole, 1)
 
@@ -63,17 +65,17 @@ class TokenDropout(Views):
 
     @property
     def weak_numbers(self) -> int:
-        """One for each word, where words are dropped."""
+        """One number per word, if words are dropped."""
         return self.size[1] if self.weak_dropout else 0
 
     @property
     def strong_numbers(self) -> int:
-        """One for each word, where words are dropped."""
+        """One number per word, if words are dropped."""
         return self.size[1] if self.dropout else 0
 
     @property
     def size(self) -> tuple[int, int]:
-        """The number of buckets and of words, which [text] says."""
+        """The number of buckets and of words, as set in [text]."""
         return FEATURES, LENGTH
 
     def weak(self, samples: Tensor, uniforms: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ class TokenDropout(Views):
 
 @dataclass(frozen=True)
 class Sized(TokenDropout):
-    """The same for texts of another number of buckets and words than the default."""
+    """The same for texts with a different number of buckets and words than the default."""
 
     features: int = FEATURES
     length: int = LENGTH

@@ -23,7 +23,7 @@ from fedmt.inputs.vectors import reading
 from fedmt.inputs.vectors.views import VectorViews, standardized
 
 SHOWN = 6
-"""Number of values that a preview has."""
+"""Number of values in a preview."""
 
 
 class VectorSpec(FromTable):
@@ -43,10 +43,11 @@ class VectorSpec(FromTable):
 
 @dataclass(frozen=True)
 class Vectors(Input):
-    """Stored as float32 [N, D], as they came; networks see them standardized.
+    """Stored unchanged as float32 [N, D]. Networks see them standardized.
 
-    columns: the names of the features, where they have any. mean, deviation: of each feature at the reference
-    center, once a federation has fixed them; the same for all centers, and part of the model.
+    columns: the names of the features, if they have any. mean, deviation: those of each feature at the
+    reference center, once a federation has determined them. They are the same for all centers and part of the
+    model.
     """
 
     name: ClassVar[str] = "vectors"
@@ -106,7 +107,7 @@ class Vectors(Input):
         ]
         differs = " and ".join(said) or "has them in another order"
         return (
-            f"other columns than the reference center: it {differs}. Choose the same columns for all by "
+            f"other columns than the reference center: it {differs}. Choose the same columns for all with "
             f"{self.name}.columns"
         )
 
@@ -130,7 +131,7 @@ class Vectors(Input):
         return {"features": self.shape[0]}
 
     def preview(self, sample: Tensor) -> Mapping[str, str]:
-        """The first few values, with their names where they have any."""
+        """The first few values, with their names if they have any."""
         values = [f"{value:.4g}" for value in sample.tolist()]
         if self.columns:
             values = [f"{name}: {value}" for name, value in zip(self.columns, values, strict=True)]
@@ -155,16 +156,16 @@ class Vectors(Input):
         return reading.read_rows(items, self.decode, self.shape[0])
 
     def decode(self, frame: Frame) -> tuple[Tensor, list[str | None]]:
-        """A table's rows as stored samples, and the error of each row, or None. An error for a whole table
-        that does not fit."""
+        """A table's rows as stored samples, and the error of each row, or None. Raises an error if a whole
+        table does not fit."""
         return reading.decoded(frame, self.shape[0], self.columns)
 
 
 def column_statistics(samples: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column, float64 [D], in float32's precision.
 
-    A column that is constant, at a small reference center perhaps by chance, has the median deviation of the
-    others: dividing by almost 0 would blow up whatever another center has there.
+    A constant column, which may be a coincidence at a small reference center, gets the median deviation of
+    the others. Dividing by almost 0 would blow up the values of another center.
     """
     values = samples.double()
     mean, deviation = values.mean(0), values.std(0, unbiased=False)

@@ -24,14 +24,15 @@ Decode = Callable[[Frame], tuple[Tensor, list[str | None]]]
 
 
 def features(frame: Frame, names: Sequence[str]) -> Tensor:
-    """Columns as float32 [N, D]; an error for text, and for values that are missing or not finite."""
+    """Columns as float32 [N, D]. Raises an error for text, and for values that are missing or not finite."""
     if not names:
         raise FedmtError(f"{frame.name}: no feature columns; it has {listed(frame.columns) or 'none'}.")
     text = [name for name in names if _is_text(frame, name)]
     if text:
         raise FedmtError(
-            f"{frame.name}: {listed(text)} {'has' if len(text) == 1 else 'have'} words, expected numbers; "
-            'choose the other columns by vectors.columns, or use input = "tables", which has categories.'
+            f"{frame.name}: {listed(text)} {('has' if len(text) == 1 else 'have')} words, expected numbers; "
+            'choose the other columns with vectors.columns, or use input = "tables", which supports '
+            "categories."
         )
     values = torch.from_numpy(np.stack([frame.numbers(name) for name in names], 1)).float()
     check_finite(values, names, frame.name, frame)
@@ -39,14 +40,15 @@ def features(frame: Frame, names: Sequence[str]) -> Tensor:
 
 
 def _is_text(frame: Frame, name: str) -> bool:
-    """Whether a column is of words, rather than of numbers with a slip among them."""
+    """Whether a column consists of words, rather than of numbers with a typing error."""
     cells = frame.column(name)
     wrong = sum(not is_number(cell) for cell in cells if cell not in MISSING) if cells.dtype == object else 0
     return wrong > len(cells) / 2
 
 
 def check_finite(values: Tensor, names: Sequence[str], where: str, frame: Frame | None = None) -> None:
-    """An error that counts what is NaN or infinite in [N, D], and names its columns (else their numbers)."""
+    """Raises an error that counts the NaN or infinite values in [N, D], and names their columns or column
+    numbers."""
     wrong = ~values.isfinite()
     if not bool(wrong.any()):
         return
@@ -57,13 +59,12 @@ def check_finite(values: Tensor, names: Sequence[str], where: str, frame: Frame 
     first = f"row {row}" if frame is None else f"{frame.word} {frame.lines[row]}"
     raise FedmtError(
         f"{where}: {sum(counts):,} values are missing, NaN or infinite, the first on {first}: "
-        f"{cut(each, 8)}. "
-        'Fill them in or leave these rows out; input = "tables" takes missing values as they are.'
+        f'{cut(each, 8)}. Fill them in or leave out these rows. input = "tables" supports missing values.'
     )
 
 
 def array_2d(given: Any, where: str, word: str = "vector") -> Tensor:
-    """An array, a tensor or lists as float32 [N, D] on the CPU; an error says what was passed."""
+    """An array, a tensor or lists as float32 [N, D] on the CPU. An error says what was passed."""
     if isinstance(given, Tensor):
         values = given.detach().cpu()
     else:
@@ -93,22 +94,23 @@ def load_array(path: Path, array: str = "vectors") -> Tensor:
 
 
 def load_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz archive, which must have `array`, or that of a .npy file under this name."""
+    """All arrays of an .npz archive, which must contain `array`, or the array of a .npy file under
+    this name."""
     arrays = archive_arrays(path, array)
     if array not in arrays:
         raise FedmtError(
-            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Save the vectors "
-            "under this name; a config can name another one by vectors.array."
+            f"{path}: no array '{array}'; its arrays are {listed(arrays) or 'none'}. Save the vectors under "
+            "this name, or set another name with vectors.array in a config."
         )
     return arrays
 
 
 def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz archive, or that of a .npy file under the name `array`."""
+    """All arrays of an .npz archive, or the array of a .npy file under the name `array`."""
     name = ""
     try:
         check_unpacked(path)
-        # Without pickle: an array is data, and must not be able to run anything.
+        # Loaded without pickle: an array is data and must not be able to run code.
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {array: found}
@@ -128,7 +130,7 @@ def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]
             what = f"array '{name}'" if name else "it"
             raise FedmtError(
                 f"{path}: {what} holds Python objects, which are not loaded. Rows of different lengths "
-                "become such an array, and so do strings in a data frame: save numbers [N, features], and "
+                "become such an array, and so do strings in a data frame. Save numbers [N, features], and "
                 "labels as array.astype(str)."
             ) from None
         raise FedmtError(
@@ -137,8 +139,8 @@ def archive_arrays(path: Path, array: str = "vectors") -> dict[str, NDArray[Any]
 
 
 def vector_array(path: Path, array: str = "vectors") -> str | None:
-    """The name of the vectors in an .npz archive: `array`, else its only matrix; None where it has images,
-    or none or several matrices."""
+    """The name of the vectors in an .npz archive: `array`, or else its only matrix. None if it has images, no
+    matrix or several matrices."""
     arrays = archive_arrays(path, array)
     if array in arrays:
         return array
@@ -150,7 +152,7 @@ def vector_array(path: Path, array: str = "vectors") -> str | None:
 
 
 def asked(given: Any, size: int, columns: Sequence[str], word: str) -> Tensor:
-    """Whatever `Model.predict` takes: a data frame with the model's columns, or an array [N, size]."""
+    """Whatever `Model.predict` accepts: a data frame with the model's columns, or an array [N, size]."""
     if hasattr(given, "columns") and columns:
         return features(frame_of(given, "the data frame"), columns)
     values = array_2d(given, f"the {word}s", word)
@@ -164,13 +166,13 @@ def asked(given: Any, size: int, columns: Sequence[str], word: str) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class RowItem(Item):
-    """row: its place in the file."""
+    """row: its position in the file."""
 
     row: int = 0
 
 
 def find_rows(paths: Sequence[Path]) -> list[Item]:
-    """Every row of every file; a folder stands for the tables and arrays in it."""
+    """Every row of every file. A folder stands for the tables and arrays in it."""
     items: list[Item] = []
     for path in paths:
         if not path.exists():
@@ -187,7 +189,7 @@ def find_rows(paths: Sequence[Path]) -> list[Item]:
 
 
 def open_rows(path: Path) -> Frame:
-    """A table, or an array as a table whose columns have no names but their numbers."""
+    """A table, or an array as a table whose columns are named by their numbers."""
     if path.suffix.lower() not in ARRAYS:
         return read_frame(path)
     archive = path.suffix.lower() == ".npz"
@@ -218,7 +220,7 @@ def decoded(frame: Frame, size: int, columns: Sequence[str]) -> tuple[Tensor, li
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise FedmtError(
-            f"{frame.name}: no column {listed(missing)}, which the model asks for; the columns are "
+            f"{frame.name}: no column {listed(missing)}, which the model needs; the columns are "
             f"{listed(frame.columns, 12)}."
         )
     values = np.stack([_lenient(frame, name) for name in names], 1)
@@ -231,7 +233,8 @@ def decoded(frame: Frame, size: int, columns: Sequence[str]) -> tuple[Tensor, li
 
 
 def _lenient(frame: Frame, name: str) -> NDArray[np.float64]:
-    """A column as numbers, NaN for what is none: one bad row must not keep the others from being read."""
+    """A column as numbers, with NaN for cells that are not numbers, so that one bad row does not prevent the
+    others from being read."""
     cells = frame.column(name)
     if cells.dtype != object:
         return cells.astype(np.float64)

@@ -1,8 +1,9 @@
 """Weak and strong views of vectors: noise, and features that are masked.
 
 Randomness is data: two uniform numbers per sample and view are the seed of as many numbers as the sample has
-features. They come from a hash of the seed and of the feature's place, in integers, so that every device
-computes the same, and a sample's numbers depend neither on its batch nor on the number of features.
+features. They are computed from an integer hash of the seed and of the feature's position, so that every
+device gets the same numbers, and a sample's numbers depend neither on its batch nor on the number of
+features.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class VectorViews(Views):
 
 @dataclass(frozen=True)
 class Scaled(VectorViews):
-    """The same for vectors that are stored as they came: mean and deviation are those of their input."""
+    """The same for vectors that are stored unchanged: mean and deviation are those of their input."""
 
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
@@ -86,14 +87,14 @@ class Scaled(VectorViews):
 
 
 def standardized(samples: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
-    """Stored vectors [B, D] in units of their columns' deviations; as they are where `mean` is empty."""
+    """Stored vectors [B, D] in units of their columns' deviations. Unchanged if `mean` is empty."""
     plain = samples.to(torch.float32)
     if not mean:
         return plain
     return (plain - _row(mean, samples.device)) / _row(deviation, samples.device)
 
 
-@cache  # kept for good: a captured step reads it, and could not copy it from the host
+@cache  # kept permanently, because a captured step reads it and could not copy it from the host
 def _row(values: Sequence[float], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)
 
@@ -106,7 +107,7 @@ def gaussian(seeds: Tensor, count: int, stream: int) -> Tensor:
 def numbers(seeds: Tensor, count: int, stream: int) -> Tensor:
     """Uniform numbers float32 [B, count], strictly between 0 and 1, from seeds [B, 2] in [0, 1).
 
-    stream: another one gives other numbers from the same seeds.
+    stream: different streams give different numbers from the same seeds.
     """
     bits = (seeds.double() * 2**24).to(torch.int64)
     place = torch.arange(count, device=seeds.device) * 0x9E3779B9 + stream * 0x85EBCA6B

@@ -1,4 +1,4 @@
-"""The model card: what is known of a model, in one table, and what is not known said to be so."""
+"""The model card: what is known about a model in one table, with unknown facts marked as unknown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ UNKNOWN = "not known"
 
 
 def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None) -> dict[str, Any]:
-    """measured: of this very round, by label space and metric, of the answer that the model gives;
-    None where nothing was."""
+    """measured: the metrics of exactly this round, by label space and metric, for the answer that the model
+    gives. None if nothing was measured."""
     accuracy = {s: m[HEADLINE] for s, m in (measured or {}).items() if HEADLINE in m}
     about = model.description
     origins = {c.name: said for c in about.roster.members if (said := _origin(model, c)) is not None}
@@ -28,7 +28,7 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
     return {
         "model": {
             "made_with": f"fedmt {fedmt.__version__}",
-            # What happened stands in place of what the config asked for.
+            # What happened replaces what the config requested.
             "method": {**about.method, **({"correspondence": in_short(origins)} if origins else {})},
             "backbone": about.backbone if about.frozen is None else about.frozen.backbone,
             **({} if about.frozen is None else {"frozen": "the backbone", "head": about.backbone}),
@@ -84,7 +84,7 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
 
 
 def _prior(model: Model) -> dict[str, Any] | str:
-    """How frequent the wanted classes are where its answers hold."""
+    """The frequencies of the wanted classes for which its answers are valid."""
     if model.prior is None:
         return UNKNOWN
     shares = by_class(model.prior.shares, model.description.wanted)
@@ -119,7 +119,7 @@ def _has_estimate(model: Model, center: Member) -> bool:
 
 
 def _estimated(model: Model, space: str) -> bool:
-    """Whether any of the matrices in a space is M-hat: then the center has kept it."""
+    """Whether any of the matrices in a space is M-hat, which the center has then kept."""
     return any(_has_estimate(model, m) for m in _labelling_in(model, space))
 
 
@@ -141,7 +141,7 @@ def _accuracy(model: Model, accuracy: Mapping[str, float]) -> dict[str, Any]:
             continue
         found[space] = {"accuracy": measured, "test_samples": tested[space], "round": model.round}
         if len(model.predictor().parts.get(space, ())) > 1:
-            found[space]["note"] = "mean of the heads' accuracies one by one; not tested together"
+            found[space]["note"] = "mean of the accuracies of the single heads; not tested together"
         elif space != model.spaces[0] and model.calibrated(space):
             found[space]["note"] = "without the temperature, which may change the order of projected classes"
     return found
@@ -151,8 +151,9 @@ def _limits(model: Model, accuracy: Mapping[str, float]) -> list[str]:
     about, word = model.description, model.input.word
     article = "an" if word[0] in "aeiou" else "a"
     limits = [
-        f"It answers with one of its classes whatever {article} {word} shows; something else is not noticed.",
-        f"How it does on {word}s from elsewhere, or for groups of people within the data, is not known.",
+        f"It always answers with one of its classes, whatever {article} {word} shows. It does not notice "
+        "anything else.",
+        f"Its performance on {word}s from elsewhere, or for groups of people within the data, is unknown.",
     ]
     if not model.finished:
         limits.append(f"Its training was not finished: round {model.round} of {about.rounds}.")
@@ -176,5 +177,5 @@ def _limits(model: Model, accuracy: Mapping[str, float]) -> list[str]:
         )
     silent = [s for s in about.spaces if s not in model.spaces]
     if silent:
-        limits.append(f"It cannot answer in {listed(silent)}, in which centers labelled.")
+        limits.append(f"It cannot answer in {listed(silent)}, in which centers labeled.")
     return limits

@@ -1,7 +1,7 @@
 """ONNX: one graph from stored samples to the probabilities of every label space.
 
-Normalisation, heads, temperature, the prior and correspondences are inside it, the class names in its
-metadata. What is not: decoding a file and bringing it into the stored form.
+Normalization, heads, temperature, the prior and correspondences are part of the graph, and the class names
+are in its metadata. Decoding a file and converting it to the stored form are not included.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def output_name(space: str) -> str:
 
 
 def export_onnx(model: Model, path: Path) -> float | None:
-    """Writes the graph; the largest difference to PyTorch, or None where onnxruntime is not there to tell."""
+    """Writes the graph. Returns the largest difference from PyTorch, or None if onnxruntime is not
+    installed."""
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
         raise FedmtError(
@@ -42,7 +43,7 @@ def export_onnx(model: Model, path: Path) -> float | None:
     predictor = model.predictor().cpu()
     example = model.input.blank(2)
     with torch.no_grad():
-        predictor(example)  # what an input keeps for good must be a real tensor, not one of the exporter's
+        predictor(example)  # what an input keeps permanently must be a real tensor, not one of the exporter's
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -55,7 +56,7 @@ def export_onnx(model: Model, path: Path) -> float | None:
                 external_data=False,
                 verbose=False,
             )
-    except Exception as error:  # a network of the user's own may hold anything
+    except Exception as error:  # the user's own network may contain anything
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise FedmtError(
             f"Backbone '{model.description.backbone}' cannot be exported to ONNX: {first[0]}"
@@ -71,14 +72,15 @@ def export_onnx(model: Model, path: Path) -> float | None:
     if difference is not None and not difference <= TOLERANCE:
         raise FedmtError(
             f"The ONNX graph answers differently from PyTorch, by up to {difference:.2g}; nothing was "
-            f"written. Backbone '{model.description.backbone}' has something that ONNX computes otherwise."
+            f"written. Backbone '{model.description.backbone}' contains an operation that ONNX computes "
+            "differently."
         )
     write_atomically(path, data)
     return difference
 
 
 def metadata(model: Model) -> dict[str, str]:
-    """What the graph carries next to its nodes; lists and tables as JSON."""
+    """The graph's metadata. Lists and tables are in JSON."""
     return {
         "fedmt.wanted": model.spaces[0],
         "fedmt.spaces": json.dumps({space: model.classes(space) for space in model.spaces}),
@@ -92,7 +94,7 @@ def metadata(model: Model) -> dict[str, str]:
 
 
 def _strip(proto: Any) -> None:
-    """The exporter notes where in the source each node comes from, with the paths of this machine."""
+    """The exporter records the source of each node, including paths on this machine. This removes them."""
     proto.doc_string = ""
     proto.graph.doc_string = ""
     parts = [proto.graph, *proto.functions]
@@ -100,7 +102,7 @@ def _strip(proto: Any) -> None:
         del part.metadata_props[:]
         for field in ("node", "input", "output", "value_info", "initializer"):
             for item in getattr(part, field, ()):
-                if isinstance(item, str):  # a function's inputs are names alone
+                if isinstance(item, str):  # a function's inputs are only names
                     continue
                 del item.metadata_props[:]
                 item.doc_string = ""
@@ -126,7 +128,7 @@ def _difference(data: bytes, predictor: torch.nn.Module, model: Model) -> float 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns of its own workings, and of libraries that are not there and not needed."""
+    """The exporter warns about its internals, and about missing libraries that are not needed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -23,13 +23,13 @@ from fedmt.runs.folder import RunFolder
 
 
 def export_safetensors(model: Model, run: Path, path: Path) -> Path:
-    """Writes the file, which `fedmt.load` reads as it reads a run folder, and next to it the card as JSON;
-    returns the card's path. `run`: where the metrics are recorded."""
+    """Writes the file, which `fedmt.load` reads like a run folder, and the card as JSON next to it. Returns
+    the card's path. `run`: where the metrics are recorded."""
     if run.is_file():
-        raise FedmtError(f"{run} is such a file already: copy it.")
+        raise FedmtError(f"{run} is already such a file. Copy it.")
     beside = path.with_suffix(".card.json")
     card = model_card(model, recorded_metrics(run, model.round))
-    # Of the centers' priors only the mean goes into the file.
+    # Only the mean of the centers' priors goes into the file.
     about = replace(model.description, priors=model.description.known_priors(model.state.kept))
     metadata = {METADATA: json.dumps(about.to_json()), "fedmt.card": json.dumps(card)}
     write_atomically(path, dump_state(slim(model.state), metadata))
@@ -38,7 +38,7 @@ def export_safetensors(model: Model, run: Path, path: Path) -> Path:
 
 
 def slim(state: State) -> State:
-    """Without what only goes on training: momentum, control variates."""
+    """The state without what only training needs: momentum, control variates."""
     kept = {name: _only(own, ("correspondence", "weights:")) for name, own in state.kept.items()}
     return State(state.round, state.weights, _only(state.server, ("shared:", f"{FROZEN}:")), kept)
 
@@ -50,13 +50,13 @@ def _only(tensors: Mapping[str, Tensor], wanted: tuple[str, ...]) -> dict[str, T
 def recorded_metrics(run: Path, round: int) -> dict[str, dict[str, float]] | None:
     """What the run measured in that round, by label space and metric; an exported file has no metrics.
 
-    Where a space was tested through the mean matrix, it is that result: so the model answers.
+    If a space was tested through the mean matrix, it is that result, because this is how the model answers.
     """
     if not run.is_dir():
         return None
     try:
         folder = RunFolder(run)
-        folder.enter_metrics()  # one that is not found here is left out of the card
+        folder.enter_metrics()  # a metric that is not found here is left out of the card
         records: list[dict[str, Any]] = folder.metrics()
     except FedmtError:
         return None

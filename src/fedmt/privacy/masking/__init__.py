@@ -1,15 +1,15 @@
-"""Secure aggregation: the coordinator learns the sum of the updates and nothing about one of them.
+"""Secure aggregation: the coordinator learns the sum of the updates and nothing about a single update.
 
     fixed_point.py  an update as integers, and the sum of such integers as a mean
     masks.py        random vectors from a seed, and seeds from a key that two centers share
-    agreement.py    the key pairs of a run, signed, and which of them a center believes
+    agreement.py    the key pairs of a run, signed, and which of them a center trusts
     statements.py   what the coordinator asks, as bytes
     center.py       a center's side: it masks once, and reveals once
     coordinator.py  the coordinator's side of one sum
 
-It is the protocol of Bonawitz et al. (2017) with one change. The masks of a center that vanishes are taken
-off by the pairwise seeds of the others, not by its own key. So keys last for a run, and a round has two
-messages.
+It is the protocol of Bonawitz et al. (2017) with one change. The masks of a center that vanishes are removed
+with the pairwise seeds of the others, not with its own key. Keys therefore last for a whole run, and a round
+has two messages.
 
     x_i                         an update, as integers modulo 2^32
     b_i                         a random seed, new for every sum, shared among the centers by Shamir's scheme

@@ -1,7 +1,7 @@
 """The X25519 keys of a run: each center makes a pair, and signs the public one with its registered key.
 
-A center believes a peer's key if the signature fits the fingerprint that it holds of that peer in its own
-file. So the coordinator, which passes the keys on, can invent no peer.
+A center trusts a peer's key if the signature matches the fingerprint of that peer in its own file. The
+coordinator, which forwards the keys, therefore cannot invent a peer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 Sign = Callable[[bytes], bytes]
-"""With a center's registered private key."""
+"""Signs with a center's registered private key."""
 
 Verify = Callable[[str, bytes, bytes], bool]
-"""Whether a signature of bytes (name, bytes, signature) is of the center of that name."""
+"""Takes (name, bytes, signature) and returns whether the signature is from the center with that name."""
 
 
 class Refused(Exception):
-    """Why a message is not answered, or does not count. It names no data, so it may be sent back."""
+    """Why a message is not answered or does not count. It contains no data, so it may be sent back."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Announcement:
 
     @staticmethod
     def statement(run: str, name: str, public: bytes) -> bytes:
-        """What is signed."""
+        """The bytes that are signed."""
         return json.dumps(["fedmt masking key 1", run, name, public.hex()]).encode()
 
     @classmethod
@@ -43,7 +43,7 @@ class Announcement:
 
     def believed(self, run: str, name: str, verify: Verify) -> X25519PublicKey:
         if not verify(name, self.statement(run, name, self.public), self.signature):
-            raise Refused(f"the key that is said to be that of '{name}' was not signed by it")
+            raise Refused(f"the key claimed for '{name}' was not signed by it")
         return X25519PublicKey.from_public_bytes(self.public)
 
     def to_json(self) -> list[str]:
@@ -54,9 +54,9 @@ class Announcement:
         try:
             public, signature = (bytes.fromhex(part) for part in given)
         except (TypeError, ValueError):
-            raise Refused("a key that is not one") from None
+            raise Refused("this is not a valid key") from None
         if len(public) != 32 or len(signature) > 1024:
-            raise Refused("a key that is not one")
+            raise Refused("this is not a valid key")
         return cls(public, signature)
 
 

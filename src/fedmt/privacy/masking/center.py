@@ -1,7 +1,7 @@
-"""A center's side of a sum: it masks its vector once, and reveals once what takes the masks off the sum.
+"""A center's side of a sum: it masks its vector once, and reveals once what removes the masks from the sum.
 
 What it reveals for a peer is *either* a share of the peer's self seed *or* the seed that it shares with it,
-never both: with both, the coordinator could take all masks off that peer's vector.
+never both. With both, the coordinator could remove all masks from that peer's vector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedmt.privacy.masking.terms import least_threshold
 
 DIGEST = 16
 SEALED = SEED + 16
-"""Bytes of an encrypted share: the share and the tag of AES-GCM."""
+"""Size of an encrypted share in bytes: the share and the tag of AES-GCM."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Masked:
 
 
 def digest(context: Context, what: str, name: str, value: bytes) -> bytes:
-    """Binds a center to a seed or share, of which it gives nothing away."""
+    """Commits a center to a seed or share without revealing it."""
     return hashlib.sha256(context.label(f"digest of {what}", name) + value).digest()[:DIGEST]
 
 
 @dataclass
 class Ledger:
-    """What a center must not forget between messages, for one run. `save` is called before an answer leaves.
+    """What a center must remember between messages of one run. `save` is called before an answer is sent.
 
     opened: by session, the request of each sum that it masked for and has not revealed for. used: by round
     and purpose, all sessions it masked for. revealed: by round and purpose, who was in the sum it revealed.
@@ -70,8 +70,10 @@ class Ledger:
 
 
 class MaskingCenter:
-    """name: of this center. run: the run that its key is for. verify: tells whether a peer signed something.
-    least: the fewest centers in a sum that this center agrees to, whatever the coordinator says."""
+    """name: the name of this center. run: the run that its key is for. verify: returns whether a peer signed
+        something.
+    least: the smallest number of centers in a sum that this center accepts, whatever the coordinator says.
+    """
 
     def __init__(
         self, name: str, run: str, private: X25519PrivateKey, verify: Verify, ledger: Ledger, least: int
@@ -85,12 +87,12 @@ class MaskingCenter:
     # -- the first message ------------------------------------------------------------------------
 
     def mask(self, request: bytes, vector: Vector) -> Masked:
-        """Masks a vector, which is changed."""
+        """Masks a vector in place."""
         asked = MaskRequest.from_bytes(request)
         context, keys = asked.context, self._believed(asked)
         place, ledger = _place(context), self._ledger
         if context.session in ledger.used.get(place, []):
-            raise Refused(f"it masked an update for this session of round {context.round} before")
+            raise Refused(f"it has already masked an update for this session of round {context.round}")
         seed = secrets.token_bytes(SEED)
         dealt = self._deal(asked, keys, seed)
         add_mask(vector, seed)
@@ -98,7 +100,7 @@ class MaskingCenter:
             if peer != self.name:
                 add_mask(vector, self._pairwise(asked, peer, key), 1 if self.name < peer else -1)
         ledger.used.setdefault(place, []).append(context.session)
-        # An older sum of the same kind that is still open is given up: a late answer to it is of no use.
+        # An older open sum of the same kind is abandoned, because a late answer to it is of no use.
         ledger.opened = {s: r for s, r in ledger.opened.items() if _purpose(r) != context.purpose}
         ledger.opened[context.session] = asked.to_bytes().decode()
         ledger.keep()
@@ -111,10 +113,10 @@ class MaskingCenter:
             raise Refused("its key is for another run")
         mine = participants.get(self.name)
         if mine is None or mine.public != self._private.public_key().public_bytes_raw():
-            raise Refused("the coordinator has another key of this center, or none")
+            raise Refused("the coordinator has a different key for this center, or none")
         if threshold < self.least:
             raise Refused(
-                f"a sum of {threshold} centers would be revealed; it agrees to {self.least} or more"
+                f"a sum of {threshold} centers would be revealed, but it requires {self.least} or more"
             )
         if not least_threshold(len(participants)) <= threshold <= len(participants):
             raise Refused(f"a threshold of {threshold} does not protect one of {len(participants)} centers")
@@ -138,7 +140,7 @@ class MaskingCenter:
     def _sealing(
         self, asked: MaskRequest, sender: str, receiver: str, key: X25519PublicKey
     ) -> tuple[AESGCM, bytes]:
-        """The cipher from one center to another, and what both must have been told alike to use it."""
+        """The cipher from one center to another. It depends on what both must have been told."""
         cipher = AESGCM(derive(self._private, key, asked.context.label("share", sender, receiver)))
         return cipher, asked.digest().encode()
 
@@ -148,10 +150,10 @@ class MaskingCenter:
         asked = RevealRequest.from_bytes(request)
         context, ledger = asked.context, self._ledger
         if context.session not in ledger.opened:
-            raise Refused("it masked nothing for this session, or revealed its seeds before")
+            raise Refused("it masked nothing for this session, or has already revealed its seeds")
         masked = MaskRequest.from_bytes(ledger.opened[context.session].encode())
         if context != masked.context:
-            raise Refused("the request to reveal is for another sum than it masked for")
+            raise Refused("the request to reveal is for a different sum than the one it masked for")
         self._agrees(asked, masked)
         shares, seeds = {}, {}
         for peer, announcement in sorted(masked.participants.items()):
@@ -160,7 +162,7 @@ class MaskingCenter:
                 seeds[peer] = self._pairwise(masked, peer, key)
                 continue
             cipher, agreed = self._sealing(masked, peer, self.name, key)
-            # A share that does not open is left out: that peer was told something else, or cheats.
+            # A share that cannot be opened is left out: that peer was told something else, or cheats.
             with suppress(InvalidTag):
                 shares[peer] = cipher.decrypt(bytes(12), asked.survived[peer], agreed)
         del ledger.opened[context.session]
@@ -171,18 +173,18 @@ class MaskingCenter:
     def _agrees(self, asked: RevealRequest, masked: MaskRequest) -> None:
         survived, vanished, everyone = set(asked.survived), set(asked.vanished), set(masked.participants)
         if both := survived & vanished:
-            raise Refused(f"both seeds of '{min(both)}' are asked for, which would show its update")
+            raise Refused(f"both seeds of '{min(both)}' were requested, which would reveal its update")
         if survived | vanished != everyone:
-            raise Refused("those who survived and those who vanished are not those whom it masked with")
+            raise Refused("the survived and vanished centers are not those it masked with")
         if self.name not in survived:
-            raise Refused("its own vector is said not to have arrived")
+            raise Refused("the coordinator claims that its own vector did not arrive")
         if len(survived) < masked.threshold:
-            raise Refused(f"{len(survived)} centers survived, and the threshold is {masked.threshold}")
+            raise Refused(f"{len(survived)} centers survived, but the threshold is {masked.threshold}")
         before: Collection[str] | None = self._ledger.revealed.get(_place(asked.context))
         if before is not None and survived != set(before):
             raise Refused(
-                f"it revealed a sum of round {asked.context.round} before; the difference to a sum of other "
-                "centers would show what they differ by"
+                f"it has already revealed a sum of round {asked.context.round}; the difference from a sum of "
+                "other centers would reveal their updates"
             )
 
 

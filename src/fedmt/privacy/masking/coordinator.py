@@ -1,6 +1,7 @@
-"""The coordinator's side of one sum: it adds masked vectors, asks for seeds, and takes the masks off the sum.
+"""The coordinator's side of one sum: it adds masked vectors, asks for seeds, and removes the masks from the
+sum.
 
-It never gives a wrong sum. Where a seed is missing, the sum is lost and says whose seed it was.
+It never returns a wrong sum. If a seed is missing, the sum is lost, and the error names whose seed it was.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class Lost(Exception):
 
 
 class MaskedSum:
-    """participants: the key of everyone who is asked, by name. problems: by name, what a center did wrong."""
+    """participants: the key of every center that is asked, by name. problems: by name, what a center did
+    wrong."""
 
     def __init__(self, context: Context, threshold: int, participants: Announcements, layout: Layout) -> None:
         if len(participants) < threshold:
-            raise Lost(f"{len(participants)} centers are here, and the threshold is {threshold}")
+            raise Lost(f"{len(participants)} centers are present, but the threshold is {threshold}")
         self.context, self.threshold, self.participants = (
             context,
             threshold,
@@ -52,24 +54,24 @@ class MaskedSum:
         return tuple(name for name in self.participants if name not in self._dealt)
 
     def add(self, name: str, masked: Masked) -> None:
-        """A center's first message. One that is refused counts as if it had not arrived."""
+        """A center's first message. A rejected message counts as if it had not arrived."""
         vector = masked.vector
         if name not in self.participants or name in self._dealt:
-            raise Refused("it sent a masked vector that was not asked for")
+            raise Refused("it sent a masked vector that was not requested")
         if vector.dtype != self.layout.dtype or vector.shape != (self.layout.length,):
             raise Refused(
                 f"its masked vector is {vector.dtype} {vector.shape}, expected {self.layout.dtype} "
                 f"({self.layout.length},)"
             )
         if len(masked.dealt) != DIGEST + len(self.participants) * (DIGEST + SEALED):
-            raise Refused("its shares are not one for each participant")
+            raise Refused("it did not send one share for each participant")
         self._dealt[name] = bytes(masked.dealt)
         np.add(self._total, vector, out=self._total)
 
     def reveal_requests(self) -> dict[str, bytes]:
         """The second message, to each center whose vector arrived."""
         if len(self._dealt) < self.threshold:
-            raise Lost(f"{len(self._dealt)} masked updates arrived, and the threshold is {self.threshold}")
+            raise Lost(f"{len(self._dealt)} masked updates arrived, but the threshold is {self.threshold}")
         return {
             name: RevealRequest(
                 self.context, {peer: self._share(peer, name)[1] for peer in self.survived}, self.vanished
@@ -86,14 +88,14 @@ class MaskedSum:
     def take(self, name: str, answer: bytes) -> None:
         """A center's answer to the second message."""
         if name not in self._dealt or name in self._revealed:
-            raise Refused("it revealed what was not asked for")
+            raise Refused("it revealed what was not requested")
         self._revealed[name] = Revealed.from_bytes(answer)
 
     def mean(self) -> Mean:
         return self.layout.decode(self.total(), len(self._dealt))
 
     def total(self) -> Vector:
-        """The sum without its masks. The first call takes them off."""
+        """The sum without its masks. The first call removes them."""
         seeds = self._self_seeds()
         pairs = self._pairwise_seeds()
         for seed in seeds.values():
@@ -117,10 +119,10 @@ class MaskedSum:
                 if digest(self.context, "share", receiver, share) == self._share(dealer, receiver)[0]:
                     shares.append((number, share))
                 else:
-                    self.problems[receiver] = f"it revealed another share of '{dealer}' than it was dealt"
+                    self.problems[receiver] = f"it revealed a different share of '{dealer}' than it was dealt"
             if len(shares) < self.threshold:
                 raise Lost(
-                    f"{len(shares)} shares of the seed of '{dealer}' came back, and the threshold is "
+                    f"{len(shares)} shares of the seed of '{dealer}' came back, but the threshold is "
                     f"{self.threshold}"
                 )
             seed = Shamir.combine(shares[: self.threshold], ssss=False)
@@ -130,9 +132,9 @@ class MaskedSum:
         return seeds
 
     def _pairwise_seeds(self) -> Mapping[tuple[str, str], bytes]:
-        """Of each center in the sum with each that is not: only these two know it.
+        """The seeds of each center in the sum with each center that is not. Only these two know it.
 
-        If one vanished before it sent its vector and another after, no one can tell their seed any more.
+        If one vanished before it sent its vector and the other afterwards, nobody can recover their seed.
         """
         found: dict[tuple[str, str], bytes] = {}
         missing = []

@@ -1,12 +1,13 @@
-"""An update as integers of fixed point, so that a sum of them is exact and does not depend on its order.
+"""Encodes an update as fixed-point integers, so that a sum of them is exact and does not depend on the order.
 
 A vector is the concatenation of all tensors that any center may send, followed by a few counts:
 
-    w * x                        of every tensor, in fixed point; 0 where the center does not send it
+    w * x                        of every tensor, in fixed point; 0 if the center does not send it
     1, then clipped              that the center is in the sum, and how many of its entries were clipped
     1 or 0, then w or 0          for each group of tensors, whether the center sends it, and its weight
 
-So the sum has everything that a weighted mean over those who sent a tensor needs, and nothing of one center.
+The sum therefore contains everything that a weighted mean over the senders of a tensor needs, and nothing
+about a single center.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from numpy.typing import NDArray
 from fedmt.core.errors import FedmtError, listed
 
 Vector = NDArray[Any]
-"""Unsigned integers of 32 or 64 bits: sums wrap around, as masks need it."""
+"""Unsigned integers of 32 or 64 bits. Sums wrap around, as masks require."""
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class NotASum(Exception):
-    """A vector that cannot be the sum of what centers encoded: masks are left in it."""
+    """A vector that cannot be the sum of what centers encoded, because masks are left in it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor's place in the vector.
+    """A tensor's position in the vector.
 
-    exponent: entries lie between -2^exponent and 2^exponent, and are clipped to that. group: centers send all
-    tensors of a group or none of them. equal: centers count equally, whatever their weight.
+    exponent: entries are clipped to the range from -2^exponent to 2^exponent. group: centers send all tensors
+    of a group or none of them. equal: centers count equally, whatever their weight.
     """
 
     name: str
@@ -53,9 +54,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Mean:
-    """A decoded sum. means: by name, over those who sent it. counts: by name, how many did.
+    """A decoded sum. means: by name, over the centers that sent it. counts: by name, their number.
 
-    totals: by name, the sum of their weights. clipped: how many entries were, over all centers.
+    totals: by name, the sum of their weights. clipped: the number of clipped entries over all centers.
     """
 
     means: Arrays
@@ -66,8 +67,8 @@ class Mean:
 
 @dataclass(frozen=True)
 class Layout:
-    """centers: the most vectors that are ever summed. heaviest: the largest weight that a center may have.
-    bits: of an integer, 32 or 64.
+    """centers: the largest number of vectors in a sum. heaviest: the largest weight of a center.
+    bits: the size of an integer, 32 or 64.
 
     Of these bits, a few are headroom for the sum. The rest resolve an entry to 2^exponent / 2^precision.
     """
@@ -111,7 +112,7 @@ class Layout:
 
     @cached_property
     def values(self) -> int:
-        """How many entries of the vector are numbers of tensors."""
+        """The number of entries of the vector that are numbers of tensors."""
         return sum(e.size for e in self.entries)
 
     @property
@@ -125,9 +126,9 @@ class Layout:
             start += entry.size
 
     def encode(self, update: Mapping[str, NDArray[Any]] | None, weight: int = 1) -> tuple[Vector, int]:
-        """A center's vector, and how many entries were clipped. None: a center that has nothing to add.
+        """A center's vector, and the number of clipped entries. None for a center that has nothing to add.
 
-        It is a vector all the same, so that nobody sees who abstained.
+        The result is a vector in any case, so that nobody sees who abstained.
         """
         integers = np.zeros(self.length, self._signed)
         counts = integers[self.values :]
@@ -147,12 +148,13 @@ class Layout:
         return integers.view(self.dtype), clipped
 
     def _write(self, place: NDArray[Any], values: NDArray[Any], scale: float, name: str) -> int:
-        # A power of two times a float is exact. With another weight there is one rounding, equal everywhere.
+        # A power of two times a float is exact. With another weight, there is one rounding, which is the same
+        # everywhere.
         scaled = np.multiply(values.reshape(-1), self._real.type(scale), dtype=self._real)
         limit = np.nextafter(self._real.type(2.0**self.precision), self._real.type(0))
         largest = max(abs(float(scaled.max())), abs(float(scaled.min()))) if scaled.size else 0.0
         if not np.isfinite(largest):
-            raise FedmtError(f"'{name}' has NaN or Inf in it, which no sum can hold.")
+            raise FedmtError(f"'{name}' contains NaN or Inf, which cannot be summed.")
         clipped = 0
         if largest > limit:
             clipped = int(np.count_nonzero(np.abs(scaled) > limit))
@@ -191,10 +193,10 @@ class Layout:
         )
 
     def check_counts(self, total: Vector, present: int) -> tuple[list[int], list[int], int]:
-        """By group, how many sent it and the sum of their weights; and how many entries were clipped.
+        """By group, the number of senders and the sum of their weights, and the number of clipped entries.
 
-        These counts are redundant. They are compared with each other, so a sum in which a mask is left is
-        found out, but for one chance in 2^32.
+        These counts are redundant. They are compared with each other, so a sum with a mask left in it is
+        detected, except with a probability of 2^-32.
         """
         who, clipped, *counted = (int(v) for v in total.view(self._signed)[self.values :])
         counts, weights = counted[::2], counted[1::2]
@@ -202,7 +204,7 @@ class Layout:
             0 <= n <= present and n <= w <= n * self.heaviest for n, w in zip(counts, weights, strict=True)
         )
         if who != present or clipped < 0 or not fits:
-            raise NotASum(f"it counts {who} centers where there are {present}")
+            raise NotASum(f"it counts {who} centers instead of {present}")
         return counts, weights, clipped
 
     def to_json(self) -> dict[str, Any]:

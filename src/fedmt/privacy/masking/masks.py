@@ -16,10 +16,10 @@ from fedmt.privacy.masking.agreement import Refused
 from fedmt.privacy.masking.fixed_point import Vector
 
 SEED = 16
-"""Bytes of a seed: a key of AES-128, whose strength is that of X25519."""
+"""Size of a seed in bytes: a key of AES-128, which is as strong as X25519."""
 
 BLOCK = 2**20
-"""Bytes of keystream at a time: they stay in the processor's cache until they are added."""
+"""Bytes of keystream at a time. They stay in the processor's cache until they are added."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Context:
     """Which sum a message belongs to. Every seed, key and digest depends on all of it.
 
     purpose: what is summed in that round ('update', 'statistics'). session: a random name that the
-    coordinator makes whenever it begins a sum, so that a round which begins again never uses a mask twice.
+    coordinator makes whenever it begins a sum, so that a repeated round never uses a mask twice.
     """
 
     run: str
@@ -36,7 +36,7 @@ class Context:
     session: str
 
     def label(self, what: str, *names: str) -> bytes:
-        """Bytes that differ between any two contexts, uses or names."""
+        """Bytes that are different for any two contexts, uses or names."""
         return json.dumps(
             ["fedmt masking 1", what, self.run, self.round, self.purpose, self.session, *names]
         ).encode()
@@ -46,8 +46,8 @@ def derive(private: X25519PrivateKey, public: X25519PublicKey, label: bytes) -> 
     """A seed that the holders of either private key can compute, and nobody else."""
     try:
         shared = private.exchange(public)
-    except ValueError:  # a point of small order, with which everybody would know the result
-        raise Refused("a participant's key is a weak one") from None
+    except ValueError:  # a point of small order, for which everybody would know the result
+        raise Refused("a participant's key is weak") from None
     return HKDF(SHA256(), SEED, None, label).derive(shared)
 
 

@@ -14,7 +14,7 @@ from fedmt.privacy.masking.masks import Context
 
 @dataclass(frozen=True)
 class MaskRequest:
-    """participants: everyone whose masks are to cancel, by name, with the key of each."""
+    """participants: every center whose masks should cancel, by name, with the key of each."""
 
     context: Context
     threshold: int
@@ -25,7 +25,7 @@ class MaskRequest:
         return _bytes({"context": asdict(self.context), "threshold": self.threshold, "participants": keys})
 
     def digest(self) -> str:
-        """All seeds of a sum depend on it, so centers that were told different things have none in common."""
+        """All seeds of a sum depend on it, so centers that were told different things share no seeds."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod
@@ -66,8 +66,8 @@ class RevealRequest:
 
 @dataclass(frozen=True)
 class Revealed:
-    """A center's second message. shares: of the self seeds of those who survived; a share that could not be
-    opened is missing. seeds: those that it shares with the ones who vanished."""
+    """A center's second message. shares: the shares of the self seeds of the surviving centers, without those
+    that could not be opened. seeds: those that it shares with the vanished centers."""
 
     shares: Mapping[str, bytes]
     seeds: Mapping[str, bytes]
@@ -83,7 +83,7 @@ class Revealed:
                 {str(n): bytes.fromhex(v) for n, v in given[k].items()} for k in ("shares", "seeds")
             )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise Refused("it revealed what cannot be read") from None
+            raise Refused("what it revealed cannot be read") from None
         return cls(shares, seeds)
 
 

@@ -1,4 +1,4 @@
-"""What everybody in a run with secure aggregation agrees on; it is public."""
+"""What all participants of a run with secure aggregation agree on. It is public."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ def least_threshold(centers: int) -> int:
     """The smallest t with 2 t >= n + 2.
 
     A coordinator that tells centers different things about who survived can learn sums of 2 t - n centers, so
-    with less it could learn one center's update (docs/guides/secure-aggregation.md; a test does it).
+    with a smaller threshold it could learn a single center's update (docs/guides/secure-aggregation.md; a
+    test demonstrates it).
     """
     return -(-(centers + 2) // 2)
 
 
 def usual_threshold(centers: int) -> int:
-    """Two thirds of the centers, rounded up, and no less than is safe."""
+    """Two thirds of the centers, rounded up, and at least the safe minimum."""
     return max(least_threshold(centers), -(-2 * centers // 3))
 
 
 @dataclass(frozen=True)
 class Summing:
-    """threshold: the fewest centers in a sum. max_samples: no center has more."""
+    """threshold: the smallest number of centers in a sum. max_samples: no center has more."""
 
     threshold: int
     max_samples: int
