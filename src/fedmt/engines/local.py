@@ -51,10 +51,9 @@ class LocalEngine:
     about updates that are too large or point in another direction.
     graphs: train centers side by side, each step as a CUDA graph (`fleet`); None does so on a GPU. If false,
         centers train one after the other, step by step: the reference for every faster way.
-    compile: compile the network, where centers train side by side.
     devices: those that centers are dealt over, `device` first, with graphs alone; by default all that it is.
     prefetch: samples stay in host memory, sent ahead of their steps; None: where they do not fit on a GPU.
-    on_center: called with (round, name) before each center: progress, and a safe point to stop at.
+    compile: compile the network, with graphs alone. on_center: called with (round, name) before each center.
     transforms: what happens to an update before it is sent and after it is received, in this order.
     summing: sum updates and statistics as integers, as with secure aggregation. None sums them as they are.
     attack: the simulated bad centers. Their data have already been corrupted.

@@ -53,21 +53,15 @@ class FedMT(Method):
     schedule: ClassVar[Schedule] = Alternate()
     private: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
-        "paper": {
-            "method": PAPER_FEDMT,
-            "training": PAPER_TRAINING,
-            "aggregation": PAPER_AGGREGATION,
-        }
+        "paper": {"method": PAPER_FEDMT, "training": PAPER_TRAINING, "aggregation": PAPER_AGGREGATION}
     }
-    """`paper`: the printed choices."""
 
     correspondence: Literal["given", "estimated"] = "given"
     """`"given"` uses each center's correspondence where one is known and estimates the others: FedMT (T).
     `"estimated"` estimates all of them, and known ones only measure the error of M-hat: FedMT (E)."""
     estimator: str = "em"
-    """How M-hat is estimated. `"em"` uses expectation maximization over all samples, `"counting"` counts
-    confident pseudo-labels, as in the paper, and `"learnable"` trains it as parameters of the model. Your own
-    is `"package.module:Name"`."""
+    """How M-hat is estimated: by expectation maximization over all samples (`"em"`), by counting confident
+    pseudo-labels as in the paper (`"counting"`), or trained (`"learnable"`), or by `"package.module:Name"`."""
     average: bool = False
     """Whether each center trains with the mean of the M-hats of all centers that label in the same space,
     taken from the previous round. It helps small centers. M-hat then leaves its center."""
@@ -86,8 +80,7 @@ class FedMT(Method):
     false, as in the paper, they wait until the model is confident."""
     projection: Literal["all", "confident", "none"] = "none"
     """Which samples the projection loss R^p uses: `"all"`, the `"confident"` ones (as in the paper; only with
-    `soft = false`), or `"none"`. With `soft = true` the loss adds little, so the weak view it needs can be
-    saved."""
+    `soft = false`), or `"none"`. With `soft = true` the loss adds little, and costs a weak view."""
     projection_loss: Literal["proper", "double-softmax"] = "proper"
     """`"proper"` is the cross-entropy of M f. `"double-softmax"` is what the code behind the published curves
     computes; use it only to reproduce them."""
@@ -163,15 +156,11 @@ class FedMT(Method):
             guess = posterior(predictions, joint, labels)
         else:
             guess = predictions if prior is None else normalized(predictions * prior)
-        if (
-            self._assumed is not None and self.privacy is None
-        ):  # it contains the shares of all samples together
+        if self._assumed is not None and self.privacy is None:  # it fixes the shares of all samples together
             guess = align(guess, joint, labels)
         pseudo, confident = confident_pseudo_labels(guess, self.xi)
         fix = confident.nonzero().flatten().cpu().numpy()
-        if (
-            len(fix) == 0 and not self.soft and self.privacy is None
-        ):  # abstaining would reveal something about all records
+        if len(fix) == 0 and not self.soft and self.privacy is None:  # abstaining tells about all records
             reason = f"no pseudo-label is more confident than xi = {self.xi}"
             return CenterRound(None, known.keep, pseudo, confident, known.facts, reason)
 

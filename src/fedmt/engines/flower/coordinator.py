@@ -4,8 +4,7 @@ The reference center trains here. Requests to the other centers go through `Roll
 the order of the names, with the local engine's arithmetic, so the result is bit-identical.
 
 What is known here about a center (`State.kept`): the last round whose answer was accepted (`accepted`),
-whether it has its own local layers (`layers`), and the parts of its memory that its config allows it to send
-(M-hat, prior).
+whether it has its own local layers (`layers`), and what its config allows it to send (M-hat, prior).
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ class FlowerEngine(LocalEngine):
         self._number = 0
         self._sent: Weights = {}
         self._holds: dict[str, str] = {}
-        """For each center, the label under which it holds the model `_sent`. Unchanged parts need not be sent
-        again."""
+        """For each center, the label under which it holds the model `_sent`. Unchanged parts are not sent."""
         self._unmeasured: dict[str, str] = {}
 
     def connect(self, run: str) -> None:
@@ -203,8 +201,7 @@ class FlowerEngine(LocalEngine):
             name = center.name
             known = before.kept.get(name, {})
             accepted = int(known["accepted"]) if "accepted" in known else None
-            # A center's own layers come from the center once it has some. The first time, they come from
-            # here.
+            # A center's own layers come from the center once it has some, and from here the first time.
             travels = self._travels(center)
             first = self.site.local - self._foreign(center) if "layers" not in known else frozenset()
             names = travels | first
@@ -288,8 +285,7 @@ class FlowerEngine(LocalEngine):
         same_weights(update, expected)
 
     def _static_statistics(self, absent: Collection[str]) -> None:
-        """As in the local engine, but with measurements by the centers, which need a second exchange in the
-        round.
+        """As in the local engine, but the centers measure, which takes a second exchange in the round.
 
         The centers keep the model that they measure, so the next round sends only what has changed.
         """
