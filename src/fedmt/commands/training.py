@@ -101,11 +101,8 @@ WeightsOption = Annotated[
     typer.Option(metavar="FILE", help="File with ImageNet weights (torchvision). May be repeated."),
 ]
 JobsOption = Annotated[
-    int | None, typer.Option(min=1, help="Number of runs side by side. By default, it depends on the cores.")
-]
-JobsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of runs at the same time; by default it follows from the cores."),
+    typer.Option(min=1, help="Number of runs at the same time. By default, it depends on the cores."),
 ]
 
 

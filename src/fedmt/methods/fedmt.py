@@ -61,7 +61,7 @@ class FedMT(Method):
     `"estimated"` estimates all of them, and known ones only measure the error of M-hat: FedMT (E)."""
     estimator: str = "em"
     """How M-hat is estimated: by expectation maximization over all samples (`"em"`), by counting confident
-    pseudo-labels as in the paper (`"counting"`), or trained (`"learnable"`), or by `"package.module:Name"`."""
+    pseudo-labels as in the paper (`"counting"`), trained (`"learnable"`), or by `"package.module:Name"`."""
     average: bool = False
     """Whether each center trains with the mean of the M-hats of all centers that label in the same space,
     taken from the previous round. It helps small centers. M-hat then leaves its center."""
