@@ -283,7 +283,7 @@ def test_a_server_that_is_not_there(command, write, tmp_path, monkeypatch):
     assert (
         "tracking.mlflow: the tracker cannot be opened" in err
         and "127.0.0.1" in err
-        and "leave tracking.mlflow out" in err
+        and "remove tracking.mlflow" in err
     )
 
 
