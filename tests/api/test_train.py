@@ -380,7 +380,7 @@ class Odd(nn.Module):
         ),
         (Odd(lambda x: (x, x)), {}, "output of type tuple"),
         (Odd(lambda x: x[:1]), {}, r"output of shape \(1, 5\)"),
-        (nn.Linear(5, 4), {"head": False}, "gives 4 scores for each vector, expected 3"),
+        (nn.Linear(5, 4), {"head": False}, "returns 4 scores for each vector, expected 3"),
         (nn.Linear(5, 4), {"head": "yes"}, "model.head: 'yes' given, expected True or False"),
         ({"backbone": nn.Linear(5, 3), "max_pool": True}, {}, "model.max_pool: this is for fedmt's"),
         (3, {}, "model: an object of type int; expected the name of a backbone, an nn.Module"),

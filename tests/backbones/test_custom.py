@@ -85,7 +85,7 @@ def test_weights_of_another_number_of_classes(tmp_path: Path) -> None:
     """As for our own networks: the file's last layer is left out, with a note."""
     file = tmp_path / "weights.safetensors"
     save_file(own("fedmt_test_net:deep").state_dict(), file)
-    with pytest.warns(UserWarning, match="its head '2' has 5 classes, the model 3"):
+    with pytest.warns(UserWarning, match="its head '2' has 5 classes, the model has 3"):
         network = build("fedmt_test_net:deep", 3, Images((1, 8, 8)), file)
     assert network[2].weight.shape == (3, 4) and torch.equal(network[1].weight, load_file(file)["1.weight"])
     save_file(own("fedmt_test_net:Net").state_dict(), file)

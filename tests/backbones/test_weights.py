@@ -95,7 +95,7 @@ def test_a_head_of_other_classes_stays_fresh(tmp_path: Path) -> None:
     source, model = Tiny(classes=1000), Tiny(classes=4)
     fresh = model.fc.weight.clone(), model.fc.bias.clone()
     (note,) = load_weights(model, saved(source.state_dict(), tmp_path), "fc")
-    assert "'fc' has 1000 classes, the model 4" in note
+    assert "'fc' has 1000 classes, the model has 4" in note
     assert same(model, source, but="fc.")
     assert torch.equal(model.fc.weight, fresh[0]) and torch.equal(model.fc.bias, fresh[1])
 
@@ -159,9 +159,9 @@ def test_integers_are_not_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("contents", "expected"),
     [
-        ({}, "holds nothing"),
-        ([torch.zeros(1)], "holds an object of type list"),
-        (torch.zeros(3), "holds an object of type Tensor"),
+        ({}, "contains nothing"),
+        ([torch.zeros(1)], "contains an object of type list"),
+        (torch.zeros(3), "contains an object of type Tensor"),
         ({"epoch": 3}, "entry 'epoch' is of type int"),
         ({3: torch.zeros(1)}, "entry 3"),
     ],

@@ -149,7 +149,7 @@ def test_a_damaged_image_names_its_file_and_line(folder):
 
 def test_nothing_to_read(folder):
     write(folder, [])
-    assert "no labelled images" in error_of(folder)
+    assert "no labeled images" in error_of(folder)
     write(folder, [row("xx", "inflammatory")])
     message = error_of(folder)
     assert "none of its 4 images" in message and "lists 1" in message and "<md5hash>.jpg" in message

@@ -155,12 +155,12 @@ def test_the_round_is_a_step_of_em_on_the_projection_loss(make_federation):
     "options", [{"pseudo_labels": "plain"}, {"estimator": "learnable", "correspondence": "estimated"}]
 )
 def test_no_projection_where_nothing_else_uses_the_labels(options):
-    with pytest.raises(FedmtError, match=r"method\.projection: 'none' with method.*set method"):
+    with pytest.raises(FedmtError, match=r"method\.projection: 'none' with method.*Set method"):
         FedMT(projection="none", **options)
 
 
 def test_no_projection_on_the_confident_where_all_train():
-    with pytest.raises(FedmtError, match=r"method\.projection: 'confident' with method\.soft.*set method"):
+    with pytest.raises(FedmtError, match=r"method\.projection: 'confident' with method\.soft.*Set method"):
         FedMT(projection="confident")
 
 

@@ -91,7 +91,7 @@ def test_a_new_metric_is_everywhere(toy, tmp_path):
     ("line", "told"),
     [
         ('show = ["balanced_acuracy"]', r"sweep.toml, line 4: show: .*Did you mean 'balanced_accuracy'"),
-        ('show = ["sensitivity"]', "by class only"),
+        ('show = ["sensitivity"]', "per class only"),
         ("", "'show' is missing"),
     ],
 )

@@ -148,7 +148,7 @@ def test_safetensors_is_a_model_by_itself(tiny_run, tmp_path: Path, command, nam
     assert torch.equal(center, two.predict(images, "department", center="center-2"))
     assert not [k for k in two.state.server if not k.startswith("shared:")]  # no momentum
     status, _, said = command("export", path, "--safetensors", tmp_path / "again.safetensors")
-    assert status == 2 and "copy it" in said
+    assert status == 2 and "Copy it" in said
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(bytes(damaged))
@@ -190,7 +190,7 @@ def test_the_card_of_heads_and_of_no_calibration(tiny_run, tmp_path: Path, comma
     card = json.loads((tmp_path / "model.card.json").read_text())
     assert card["correspondences"] == {} and "not calibrated" in " ".join(card["limits"])
     assert card["label_spaces"]["department"]["answered_by"] == "the mean of the heads of 2 centers"
-    assert "one by one" in card["accuracy"]["department"]["note"]
+    assert "single heads" in card["accuracy"]["department"]["note"]
 
 
 @pytest.mark.parametrize(

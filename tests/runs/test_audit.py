@@ -77,7 +77,7 @@ def test_a_line_that_is_no_entry(log: Path) -> None:
 def test_a_kill_while_writing(log: Path) -> None:
     with log.open("a") as file:
         file.write('{"number": 6, "ti')
-    assert "line 6: not finished" in verify(log)[1][0]
+    assert "line 6: this line is not finished" in verify(log)[1][0]
     Audit(log).write("asked", round=6)
     entries, problems = verify(log)
     assert problems == [] and [e["event"] for e in entries[-2:]] == ["cut short", "asked"]

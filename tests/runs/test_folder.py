@@ -100,7 +100,7 @@ def test_all_checkpoints_damaged(tmp_path):
     for number in (1, 2):
         run.save(state(number))
         (run.checkpoints / f"round-{number:06d}.safetensors").write_bytes(b"")
-    with pytest.raises(FedmtError, match="begin anew"):
+    with pytest.raises(FedmtError, match="start a new run"):
         run.load()
 
 
@@ -166,7 +166,7 @@ def test_a_line_that_no_run_wrote(tmp_path, line, what):
 def test_a_config_and_data_that_no_run_wrote(tmp_path):
     run = folder(tmp_path)
     run.data_file.write_text("[1, 2]")
-    with pytest.raises(FedmtError, match=r"data.json: not a table of digests"):
+    with pytest.raises(FedmtError, match=r"data.json: this is not a table of digests"):
         run.keep_data({"Berlin": {"values": torch.zeros(2)}})
     run.config_file.write_bytes(b"seed = \xff\n")
     with pytest.raises(FedmtError, match=r"config.toml: this is not UTF-8 text"):

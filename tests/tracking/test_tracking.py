@@ -281,9 +281,9 @@ def test_a_server_that_is_not_there(command, write, tmp_path, monkeypatch):
     status, out, err = command("run", write(), "--out", tmp_path / "run", "--set", address)
     assert status == 2 and "round" not in out
     assert (
-        "tracking.mlflow: cannot be opened" in err
+        "tracking.mlflow: the tracker cannot be opened" in err
         and "127.0.0.1" in err
-        and "leave tracking.mlflow out" in err
+        and "remove tracking.mlflow" in err
     )
 
 
@@ -294,7 +294,11 @@ def test_mistakes_in_the_table(command, write, tmp_path):
     assert status == 2 and "tracking.mlflow" in err
     (tmp_path / "taken").write_text("a file")
     status, _, err = command("run", write(), "--out", tmp_path / "run", "--set", "tracking.mlflow=taken")
-    assert status == 2 and "tracking.mlflow: cannot be opened" in err and str(tmp_path / "taken") in err
+    assert (
+        status == 2
+        and "tracking.mlflow: the tracker cannot be opened" in err
+        and str(tmp_path / "taken") in err
+    )
 
 
 def test_the_libraries_are_imported_only_where_asked_for(warm):

@@ -76,7 +76,7 @@ class RunFolder:
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             what = "is not empty" if self.path.is_dir() else "is a file"
-            raise FedmtError(f"{self.path} {what}; choose another folder with --out.")
+            raise FedmtError(f"{self.path} {what}. Choose another folder with --out.")
 
     @classmethod
     def resume(cls, path: str | Path, config: str) -> RunFolder:
