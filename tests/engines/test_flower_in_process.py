@@ -998,7 +998,7 @@ def test_a_broken_file_stays_at_its_center(make, tmp_path, caplog) -> None:
     grid = InProcessGrid(files)
     said = stopped(grid, path, tmp_path / "out")
     first, advice = said.splitlines()
-    assert first == "Center 'center-1': its data or its center.toml has a problem, which its own log names."
+    assert first == "Center 'center-1': its data or its center.toml has a problem; see its own log."
     assert "at the center or in the federation's config" in advice and "start the run again" in advice
     assert "secret-name" in caplog.text
     assert all("secret-name" not in json.dumps(wire.facts_of(back)) for *_, back in grid.seen)
