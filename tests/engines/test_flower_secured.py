@@ -266,7 +266,7 @@ def test_a_node_runs_no_other_task(tmp_path) -> None:
     assert {path.name for path in programs.iterdir()} == set(TASK_TYPE_TO_COMMAND.values())
     for name in set(node.PROGRAMS) - {node.OWN}:
         done = subprocess.run([programs / name], capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and "it was refused" in done.stderr
+        assert done.returncode == 1 and "it was rejected" in done.stderr
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(60, "ahead of"), (-400, "behind"), (3, ""), (-290, "")])

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmt.inputs import Input
 
 PLACES = 1 << 19
-"""A batch has about this many pixels (or other sample positions), and eight times as many on a GPU."""
+"""A batch has about this many positions of samples, and eight times as many on a GPU."""
 
 SMALLEST = 16
 """Smallest number of samples in a batch, if the samples are very large."""
