@@ -216,8 +216,8 @@ class Federation:
         input: what a sample is, such as 'images'. By default, it is inferred from the arrays.
         label_column: the column with the labels, for data frames given without y.
 
-        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], with channels last,
-            channels first, or grayscale ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). Instead of x and y, a
+        x: NumPy arrays, torch tensors or lists. Images are uint8 or floats in [0, 1], in color or
+            grayscale ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). Instead of x and y, a
             `torch.utils.data.Dataset` of (x, y) or a pandas DataFrame with a column of labels is accepted.
         y: class names, or integers that are positions in the label space.
 
