@@ -47,6 +47,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from graphed import graphed
 from torch import Tensor, nn
 
 from fedmt import Center, Correspondence, Federation, LabelSpace
@@ -238,18 +239,7 @@ def ceiling(setting: Setting, device: torch.device, batch: int, update: bool) ->
                 torch._foreach_add_(velocity, gradients)
                 torch._foreach_add_(parameters, velocity, alpha=-1e-4)
 
-    replay = step
-    if device.type == "cuda":
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                step()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        replay = graph.replay
+    replay = graphed(step) if device.type == "cuda" else step
     rates: list[float] = []
     begin = time.perf_counter()
     while len(rates) < 4 or time.perf_counter() - begin < (2 if device.type == "cuda" else 0):

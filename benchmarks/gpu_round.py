@@ -35,6 +35,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from graphed import graphed
 from random_federation import engine, images_a_round, random_federation
 
 from fedmt.backbones import Classifier
@@ -59,21 +60,13 @@ def ceiling(batch: int = 3000) -> float:
             logits = model(images)
         torch.autograd.grad(F.cross_entropy(logits.float(), target), parameters)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    replay = graphed(step)
     rates = []
     for _ in range(5):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         for _ in range(20):
-            graph.replay()
+            replay()
         torch.cuda.synchronize()
         rates.append(20 * batch / (time.perf_counter() - begin))
     torch.backends.cudnn.benchmark = False

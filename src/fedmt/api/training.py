@@ -60,19 +60,7 @@ def train(
     >>> result.predict(x[:2], space="triage").shape
     torch.Size([2, 2])
     """
-    if not isinstance(federation, Federation):
-        raise FedmtError(
-            f"federation: an object of type {type(federation).__name__}; expected a fedmt.Federation, such "
-            "as fedmt.Federation.from_arrays makes."
-        )
-    if federation.elsewhere:
-        raise FedmtError(
-            "federation: some of its centers are on other machines; see docs/guides/deployment.md."
-        )
-    if federation.held_out is not None:
-        raise FedmtError(
-            "federation: samples are already held out. Pass calibration={...} to `train` instead."
-        )
+    _check_given(federation)
     if resume and out is None:
         raise FedmtError("resume: name the folder of the run to continue with out=...")
     folder = Path(out) if out is not None else None
@@ -113,6 +101,22 @@ def train(
     if temporary is not None:
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
+
+
+def _check_given(federation: Federation) -> None:
+    if not isinstance(federation, Federation):
+        raise FedmtError(
+            f"federation: an object of type {type(federation).__name__}; expected a fedmt.Federation, such "
+            "as fedmt.Federation.from_arrays makes."
+        )
+    if federation.elsewhere:
+        raise FedmtError(
+            "federation: some of its centers are on other machines; see docs/guides/deployment.md."
+        )
+    if federation.held_out is not None:
+        raise FedmtError(
+            "federation: samples are already held out. Pass calibration={...} to `train` instead."
+        )
 
 
 def _refuse_if_taken(folder: Path) -> None:

@@ -116,6 +116,12 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             raise
         location = (int(part) if part.isdigit() else part for part in key.split("."))
         raise FedmtError(f"{origin.place(*location)}{error}") from None
+    _check_together(config, origin)
+    return config
+
+
+def _check_together(config: Config, origin: Origin) -> None:
+    """Which tables a config must have, and which exclude each other."""
     if config.benchmark is None:
         needed = [k for k in ("wanted", "reference", "centers") if not getattr(config, k)]
         if needed:
@@ -142,7 +148,6 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
             f"{origin.place('calibration')}calibration: with benchmark.augment_to, augmented copies of "
             "held-out images would be used for training. Keep only one of the two."
         )
-    return config
 
 
 def _check_frozen(config: Config) -> None:

@@ -26,7 +26,7 @@ from fedmt.data.sources import has_test_part, read_source
 from fedmt.data.specs import BenchmarkSpec
 from fedmt.data.splits import Indices, Split, iid_split, natural_split, reference_counts, share_split
 from fedmt.data.uneven import long_tailed_split, non_iid_split
-from fedmt.inputs.base import Views
+from fedmt.inputs.base import Input, Views
 
 
 def load_benchmark(
@@ -82,22 +82,7 @@ def load_benchmark(
         known = truth[own] if place else None
         return Center(name, values, space, labels, matrix, known, data.input, groups=groups)
 
-    tested = held.samples if len(test) == len(held) else held.samples[test.positions]
-    snippets = None
-    if held.snippets is not None:
-        snippets = tuple(held.snippets[i] for i in test.positions.tolist())
-    sites = None if held.sites is None else tuple(held.sites[i] for i in test.positions.tolist())
-    wanted_labels = test.labels[spec.wanted]
-    first = Center(
-        "test",
-        tested,
-        goal,
-        wanted_labels,
-        input=data.input,
-        snippets=snippets,
-        groups=test.groups,
-        sites=sites,
-    )
+    first = _test_set(held, test, goal, data.input)
     tests = [first]
     centers: list[Center] = []
     digits = len(str(count))
@@ -112,6 +97,21 @@ def load_benchmark(
     sources = data.notes if held is data else (*data.notes, *held.notes)
     augmented = _copies_note(goal, _counts(places, truth, goal), targets) if spec.augment_to else ()
     return federation, (*sources, *whole, *notes, *split.notes, *augmented)
+
+
+def _test_set(held: SampleSet, test: Selection, goal: LabelSpace, input: Input | type[Input]) -> Center:
+    """The samples that are tested on, labeled in the wanted space. held: the set that they are taken from."""
+    places = test.positions.tolist()
+    return Center(
+        "test",
+        held.samples if len(test) == len(held) else held.samples[test.positions],
+        goal,
+        test.labels[goal.name],
+        input=input,
+        snippets=None if held.snippets is None else tuple(held.snippets[i] for i in places),
+        groups=test.groups,
+        sites=None if held.sites is None else tuple(held.sites[i] for i in places),
+    )
 
 
 def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> SampleSet:

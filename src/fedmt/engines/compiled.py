@@ -58,7 +58,7 @@ class Compiled:
 
 
 def compiled(model: nn.Module, training: Training, wanted: bool) -> Compiled | None:
-    """What compiles the network, if that is wanted, or None.
+    """What compiles the network, or None if it should run as it is.
 
     Not with running batch-norm averages, which a compiled network would write to the arguments.
     """

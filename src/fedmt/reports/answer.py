@@ -46,21 +46,8 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     found["configurations"] = listed(runs, judged)
     if not judged:
         return {**found, "headline": "", "details": []}
-    known = [_stored(run) for run in runs]
     if len(judged) < 2:
-        [place] = judged
-        alone = _alone(runs[place])
-        stored = known[place]
-        if stored is not None:
-            headline, details = sentences(stored)
-            return {
-                **found,
-                "best": place,
-                "headline": headline,
-                "details": [*details, alone],
-                "verdict": stored.verdict.word,
-            }
-        return {**found, "best": place, "headline": alone, "details": []}
+        return {**found, **_of_one(runs, *judged)}
     groups = configurations(runs, judged)
     found["seeds"] = [
         {"name": g.name, "places": g.places, "mean": g.mean, "spread": g.spread}
@@ -102,6 +89,16 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         "best": baseline.places[0] if compared.verdict.word == "worse" else best.places[0],
         "baseline": baseline.places[0],
     }
+
+
+def _of_one(runs: Sequence[ReportedRun], place: int) -> dict[str, Any]:
+    """The answer if one run is tested: its comparison with a baseline if it has one, else what it reaches."""
+    alone, stored = _alone(runs[place]), _stored(runs[place])
+    if stored is None:
+        return {"best": place, "headline": alone, "details": []}
+    headline, details = sentences(stored)
+    verdict = stored.verdict.word
+    return {"best": place, "headline": headline, "details": [*details, alone], "verdict": verdict}
 
 
 def noun(settings: Mapping[str, Any]) -> str:
