@@ -6,8 +6,7 @@ On a CPU the steps are called, on CUDA they are captured and replayed.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
+import importlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -211,14 +210,11 @@ def test_networks_of_timm(name: str, options: dict[str, Any], device: torch.devi
     assert_engines_agree(engine, steps=2 if drops else 1)
 
 
-def test_the_benchmark_measures() -> None:
+def test_the_benchmark_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmarks/backbones.py at its tiny size."""
-    file = Path(__file__).parents[2] / "benchmarks" / "backbones.py"
-    spec = importlib.util.spec_from_file_location("backbones_benchmark", file)
-    assert spec is not None and spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = benchmark  # where its dataclass looks for itself
-    spec.loader.exec_module(benchmark)
+    # As when it is run: a script finds the modules beside it.
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    benchmark = importlib.import_module("backbones")
     options = argparse.Namespace(tiny=True, rounds=1, workers=None, search=False, no_step=False)
     found = benchmark.measure("mlp", options)
     # 2 centers of 16 samples in steps of 8, four epochs of the reference center's 20 in steps of 10.
