@@ -6,6 +6,7 @@ for each other cost more than they give.
 
 import contextlib
 import fcntl
+import functools
 import os
 import shlex
 import shutil
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer.main
 from hypothesis import settings
 
 from fedmt import Center, Federation
@@ -51,9 +53,13 @@ if not torch.cuda.is_available():
         device.traceback = SimpleNamespace(format_stack=list)
 # Processes of Flower that wait ask ten times a second, each by HTTP: a fifth of a core for nothing.
 os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.5")
-# Examples are judged by what they return, never by how long a shared machine takes over them.
-settings.register_profile("fedmt", deadline=None)
+# Examples are judged by what they return, never by how long a shared machine takes over them. They are the
+# same in every run, so that a failure comes from a change; `--hypothesis-profile=explore` draws new ones.
+settings.register_profile("fedmt", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("fedmt")
+# A process of the command line builds its commands once; here each of hundreds of calls would.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 LONGEST_FIRST = (
     "engines/test_flower_processes.py",

@@ -161,7 +161,7 @@ def test_simulation(tmp_path) -> None:
     run(load_config(federation), tmp_path / "local")
     with Deployment(tmp_path) as running:
         running.start_superlink(simulation=True)
-        options = ["--federation-config", "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=2"]
+        options = ["--federation-config", "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=1"]
         app, out = write_app(tmp_path / "app"), tmp_path / "runs" / "simulated"
         said = finished(running.start_run(app, federation, out, more=options))
     assert (out / "summary.json").exists(), said

@@ -64,9 +64,10 @@ def group_split(
     empty = int((held.sum(1) == 0).sum())
     if empty:
         least = "" if samples is None else f" with at most {samples} samples each, by class"
+        left = "1 group is" if len(rest) == 1 else f"{len(rest)} groups are"
         raise FedmtError(
-            f"Groups are never separated, so {empty} of {centers} centers would have no samples: {len(rest)} "
-            f"groups are left for them{least}. Lower the number of centers or the reference center's part"
+            f"Groups are never separated, so {empty} of {centers} centers would have no samples: {left} left "
+            f"for them{least}. Lower the number of centers or the reference center's part"
             + ("." if samples is None else ", or raise samples or leave it out.")
         )
     places = [torch.from_numpy(rng.permutation(np.flatnonzero(reference[numbers])))]

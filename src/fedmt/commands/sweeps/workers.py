@@ -60,13 +60,13 @@ def _run_pool(
 ) -> set[str]:
     """Runs jobs from `left`, emptying it, until all are done or a worker dies. Returns the runs then in
     progress."""
-    context = multiprocessing.get_context(
-        "spawn"
-    )  # fork would copy threads and CUDA's state at an arbitrary moment
+    # Workers are copies of a process that has imported this module and done nothing else. Copies of this
+    # process would have its threads and CUDA's state, at an arbitrary moment.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     messages, stop = context.Queue(), context.Event()
     under_way: set[str] = set()
-    arguments = (os.getpid(), stop, messages)
-    pool = ProcessPoolExecutor(min(jobs, len(left)), context, _start_worker, arguments)
+    pool = ProcessPoolExecutor(min(jobs, len(left)), context, _start_worker, (stop, messages))
 
     def listen() -> None:
         while True:
@@ -117,20 +117,20 @@ def _run_pool(
 class _Worker:
     """What a worker process knows about its parent."""
 
-    parent = 0
     stop: Any = None
     messages: Any = None
     busy = False
 
-    @classmethod
-    def orphan(cls) -> bool:
-        return os.getppid() != cls.parent
+    @staticmethod
+    def orphan() -> bool:
+        parent = multiprocessing.parent_process()
+        return parent is None or not parent.is_alive()
 
 
-def _start_worker(parent: int, stop: Any, messages: Any) -> None:
+def _start_worker(stop: Any, messages: Any) -> None:
     """Runs once in each worker. One thread only, so that figures do not depend on the number of workers."""
     torch.set_num_threads(1)
-    _Worker.parent, _Worker.stop, _Worker.messages = parent, stop, messages
+    _Worker.stop, _Worker.messages = stop, messages
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 

@@ -7,11 +7,13 @@ spaces that are not nested in each other: the department of a shop, and the laye
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.sampleset import SampleSet, Split, check_split
@@ -60,15 +62,21 @@ GARMENT_TO_LAYER = Correspondence.from_mapping(
 )
 
 
-def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
-    """Images uint8 [7000 or 2000, 1, 28, 28], labeled in "garment", "department" and "layer"."""
-    check_split(split, "Fashion-MNIST")
+@cache
+def _unpacked(split: Split) -> tuple[Tensor, Tensor]:
+    """Images and garments as they are stored. Kept, because each run of a sweep reads them again."""
     with (
         resources.files("fedmt.data").joinpath("fashion_mnist.npz").open("rb") as file,
         np.load(file, allow_pickle=False) as archive,
     ):
         images = torch.from_numpy(archive[f"{split}_images"])[:, None]
-        garments = torch.from_numpy(archive[f"{split}_labels"]).to(torch.int64)
+        return images, torch.from_numpy(archive[f"{split}_labels"]).to(torch.int64)
+
+
+def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
+    """Images uint8 [7000 or 2000, 1, 28, 28], labeled in "garment", "department" and "layer"."""
+    check_split(split, "Fashion-MNIST")
+    images, garments = _unpacked(split)
     labels = {
         "garment": garments,
         "department": GARMENT_TO_DEPARTMENT.map_labels(garments),
