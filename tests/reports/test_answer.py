@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmt.core.rounding import percent
 from fedmt.reports.answer import answer
 from fedmt.reports.configurations import configurations
 from fedmt.reports.provenance import NOTICE
 from fedmt.reports.report import Source, report
-from fedmt.reports.rounding import percent
 from fedmt.runs.comparison import compare
 from fedmt.runs.evaluation import Place
 

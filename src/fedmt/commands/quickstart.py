@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedmt.commands.steps import stopped
 from fedmt.config import Config, parse_config
+from fedmt.core.rounding import percent
 from fedmt.inputs.images.augment import GEOMETRIC
 from fedmt.reports.report import report
 from fedmt.runs.files import write_atomically
@@ -104,7 +105,7 @@ def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> l
             stopped(console, _again(out, seed, quick))
             raise SystemExit(130) from None
         accuracy = summary["accuracy"]
-        console.print(f"{method}: {accuracy['garment']:.1%} in {summary['seconds']:.0f} s")
+        console.print(f"{method}: {percent(accuracy['garment'])} in {summary['seconds']:.0f} s")
         rows.append(
             {
                 "method": method,
@@ -132,7 +133,7 @@ def quickstart(out: Path, seed: int, console: Console, quick: bool = False) -> l
     table.add_column("seconds", justify="right")
     for row in rows:
         shown = [row["fine_accuracy"], *row["coarse_accuracy"].values()]
-        table.add_row(row["method"], *(f"{a:.1%}" for a in shown), f"{row['seconds']:.0f}")
+        table.add_row(row["method"], *map(percent, shown), f"{row['seconds']:.0f}")
     console.print(table)
     console.print(f"Curves and estimated correspondences: {out / 'report.html'}", soft_wrap=True)
     return rows

@@ -14,6 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
+from fedmt.core.rounding import percent
 from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -98,5 +99,5 @@ def formatted(value: float, unit: Unit) -> str:
     ('41.2%', '0.873 nats', '0.873')
     """
     if unit == "share":
-        return f"{value:.1%}"
+        return percent(value)
     return f"{value:.3f} nats" if unit == "nats" else f"{value:.3f}"

@@ -15,12 +15,12 @@ import torch
 
 from fedmt.config.schema import find_input
 from fedmt.core.errors import FedmtError
+from fedmt.core.rounding import percent, points
 from fedmt.inputs import DEFAULT_INPUT
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.comparing import Difference, differences
 from fedmt.reports.configurations import Configuration, configurations, listed, title
 from fedmt.reports.reported import ReportedRun
-from fedmt.reports.rounding import percent, points
 from fedmt.runs.comparison import Comparison, compare, probabilities
 from fedmt.runs.evaluation import Place, Predicted
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 
+from fedmt.core.rounding import duration
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.measuring import recorded
 from fedmt.models.correspondences import in_short, plan
@@ -22,7 +23,6 @@ from fedmt.reports.centers import centers, matrices, origins
 from fedmt.reports.provenance import NOTICE, digest, provenance
 from fedmt.reports.reported import ReportedRun
 from fedmt.reports.results import for_priors, measured_results, predictions, short, shortened
-from fedmt.reports.rounding import duration
 from fedmt.reports.seeds import pooled
 from fedmt.runs.evaluation import Evaluation
 

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from fedmt.core.progress import heard_by
+from fedmt.core.rounding import percent
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.site import Record
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
@@ -189,7 +190,7 @@ def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) ->
     table.add_column("label space")
     table.add_column("accuracy", justify="right")
     for space, accuracy in accuracies.items():
-        table.add_row(space, f"{accuracy:.1%}")
+        table.add_row(space, percent(accuracy))
     console.print(table)
 
 

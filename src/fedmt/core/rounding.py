@@ -1,7 +1,6 @@
-"""Numbers as the page writes them: shares with one digit in percent, halves upward, as its scripts do.
+"""Numbers as people read them, the same on the command line, in a sentence of the report and in its tables.
 
-The scripts receive five significant digits, so these functions round to five digits first. A sentence and a
-table must not differ in the last digit.
+The report's scripts receive five significant digits and round halves upward, so these functions do the same.
 """
 
 from __future__ import annotations
