@@ -76,7 +76,7 @@ def quickstart(
 
 
 ListOption = Annotated[
-    bool, typer.Option("--list", help="List the paper's experiments without running them.")
+    bool, typer.Option("--list", help="List the experiments that come with fedmt without running them.")
 ]
 OnlyOption = Annotated[
     list[str] | None,
@@ -131,7 +131,7 @@ def sweep(
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of the paper's experiments.")
+        str | None, typer.Argument(metavar="NAME", help="One of the experiments that come with fedmt.")
     ] = None,
     list_: ListOption = False,
     only: OnlyOption = None,
@@ -143,7 +143,7 @@ def reproduce(
     set_: SetOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """Reproduce a table or figure of the paper: many runs, and a table of their results."""
+    """Run the experiments behind a table or figure of the paper or the documentation, and make the table."""
     from fedmt.commands.sweeps.reproduce import command_line
     from fedmt.training.progress import make_console
 

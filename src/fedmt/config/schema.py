@@ -49,8 +49,9 @@ class ModelSpec(Section):
     those of their weights), or none. If it is not set, it is `"imagenet"` with a weight file and
     `"reference"` without one."""
     freeze: Travels[Literal["backbone"] | None] = None
-    """Set it to true to keep everything below the last layer at its starting weights. The features of all
-    samples are computed once and a head is trained on them, which is fast and suits few samples."""
+    """Set it to true (or `"backbone"`) to keep everything below the last layer at its starting weights. The
+    features of all samples are computed once and a head is trained on them, which is fast and suits few
+    samples."""
     head: Travels[bool | str | None] = None
     """Backbone for vectors that is trained on the features of a frozen network; the default is `"linear"`.
     For an `nn.Module` given in Python, whether its outputs are features to which a linear head is added."""
@@ -103,7 +104,7 @@ class DeploymentSpec(Section):
     """Whether the coordinator learns only the sum of the updates."""
     threshold: int | None = Field(None, ge=2)
     """Smallest number of centers that such a sum may contain. If it is not set, it is two thirds of all
-    centers."""
+    centers, rounded up, and at least the smallest number that is safe."""
     max_samples: int = Field(65_536, ge=1, le=2**24)
     """Upper bound on the number of samples of any center. With secure aggregation, a center's weight is
     expressed as a share of this bound, so a value that is far too large costs precision."""

@@ -37,7 +37,7 @@ class SourceSpec(Section):
     # There is no default, so that an unset key is not written into a run's config and older runs can be
     # resumed.
     text_column: str | None = None
-    """Column with the texts, for source `text`."""
+    """Column with the texts, for source `text`. If it is not set, it is `text`."""
     label_columns: dict[str, str] | None = None
     """Columns of several label spaces, as `{space = "column"}`. Give it instead of `label_column`."""
     group_column: str | None = None

@@ -51,7 +51,8 @@ class ImageSpec(Section):
     channels: Literal[1, 3] | None = None
     """1 for grayscale, 3 for color. If it is not set, images stay as stored."""
     cache: ConfigPath | None = None
-    """Folder for decoded images that do not fit in memory. If it is not set, it is `~/.cache/fedmt`."""
+    """Folder for decoded images that do not fit in memory and for features of frozen networks. If it is not
+    set, it is `~/.cache/fedmt`."""
     memory_limit_gib: Annotated[float, Field(gt=0)] = 2.0
     """Memory in GiB that the images of one source may take. Larger sets are memory-mapped from `cache`."""
     window: tuple[WindowCenter, WindowWidth] | None = None
