@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import subprocess
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -29,6 +30,27 @@ ROOT_PAGES = {
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml"}
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
+
+
+# -- the repository's address -----------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Links every page to the repository that this clone comes from, if a browser can open it.
+
+    The link is in the footer. With mkdocs' own `repo_url`, pages would ask the host for its stars and forks.
+    """
+    asked = ["git", "-C", str(Path(config.config_file_path).parent), "config", "--get", "remote.origin.url"]
+    link = address(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
+    if link:
+        config.extra["social"] = [{"icon": "material/source-repository", "link": link, "name": "Repository"}]
+    return config
+
+
+def address(remote: str) -> str | None:
+    """The page of a repository, without anybody's password. None if it is a folder, or none at all."""
+    remote = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote)
+    return re.sub(r"//[^/@]+@", "//", remote).removesuffix(".git") if remote.startswith("https://") else None
 
 
 # -- pages ------------------------------------------------------------------------------------------------

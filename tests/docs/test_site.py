@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+# The clone's origin, as git is told.
+ORIGIN = ("remote.origin.url", "git@git.example.org:fedmt/fedmt.git")
+HOME = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": ORIGIN[0], "GIT_CONFIG_VALUE_0": ORIGIN[1]}
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", **HOME},
         capture_output=True,
         text=True,
     )
@@ -36,6 +40,25 @@ def test_every_page_is_there(site: Path) -> None:
         "source/src/fedmt/methods/fedmt.py.html",
     ]:
         assert (site / page).is_file(), page
+
+
+def test_every_page_links_to_the_repository(site: Path) -> None:
+    for page in ("index.html", "reference/config.html"):
+        assert 'href="https://git.example.org/fedmt/fedmt"' in (site / page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("remote", "link"),
+    [
+        ("https://git.example.org/fedmt/fedmt", "https://git.example.org/fedmt/fedmt"),
+        ("https://ada:secret@git.example.org/fedmt/fedmt.git", "https://git.example.org/fedmt/fedmt"),
+        ("ssh://git@git.example.org/fedmt/fedmt.git", "https://git.example.org/fedmt/fedmt"),
+        ("/home/ada/fedmt", None),
+        ("", None),
+    ],
+)
+def test_the_repository_is_one_that_a_browser_can_open(remote: str, link: str | None) -> None:
+    assert runpy.run_path(str(ROOT / "scripts" / "docs_site.py"))["address"](remote) == link
 
 
 def test_reading_asks_no_network(site: Path) -> None:
