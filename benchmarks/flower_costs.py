@@ -1,12 +1,14 @@
 """What a round over Flower costs next to the training: bytes, seconds, memory.
 
     python benchmarks/flower_costs.py --centers 3 [--wire bfloat16] [--batch-norm static] [--fresh]
+    python benchmarks/flower_costs.py --centers 10 --time-only
 
 ResNet-18 (11.2 M parameters) and a handful of images at each center, so that nearly all of a round is
 overhead. A proxy between each SuperNode and the SuperLink counts the bytes of its connections, all of them:
 HTTP, heartbeats and polling too. Overhead is the time of a round less the local engine's for the same. Peak
 memory is the largest of each process's own high-water marks (VmHWM), sampled while they run. --fresh: every
-message has a process of its own (`resident = 0` in center.toml).
+message has a process of its own (`resident = 0` in center.toml). --time-only: no proxies and no sampling,
+which with ten centers take a quarter of a core themselves.
 
 Measured 2026-11-16 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work, 23 GiB; Python 3.11.7,
 torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a round: 44.76 and
@@ -144,7 +146,14 @@ def cpu_seconds(deployment: Deployment) -> float:
 
 
 def measure(
-    centers: int, rounds: int, wire: str, batch_norm: str, fresh: bool, folder: Path, in_memory: Path
+    centers: int,
+    rounds: int,
+    wire: str,
+    batch_norm: str,
+    fresh: bool,
+    time_only: bool,
+    folder: Path,
+    in_memory: Path,
 ) -> dict[str, object]:
     federation = folder / "federation.toml"
     federation.write_text(CONFIG.format(centers=centers, rounds=rounds, wire=wire, batch_norm=batch_norm))
@@ -160,8 +169,10 @@ def measure(
             name = f"center-{number:0{width}d}"
             text = f'name = "{name}"\nstate = "state-{number}"\nfederation = "{federation}"\ndevice = "cpu"\n'
             (folder / f"{name}.toml").write_text(text + ("resident = 0\n" if fresh else ""))
-            proxies.append(Proxy(deployment.port))
-            deployment.start_supernode(name, folder / f"{name}.toml", port=proxies[-1].port)
+            if not time_only:
+                proxies.append(Proxy(deployment.port))
+            port = deployment.port if time_only else proxies[-1].port
+            deployment.start_supernode(name, folder / f"{name}.toml", port=port)
         memory = Memory(deployment)
         started = deployment.start_run(app, federation, out)
         counts: list[list[tuple[int, int]]] = []
@@ -171,8 +182,9 @@ def measure(
             while len(counts) < done:
                 counts.append([(p.sent, p.received) for p in proxies])
                 spent.append(cpu_seconds(deployment))
-            memory.sample()
-            time.sleep(0.2)
+            if not time_only:
+                memory.sample()
+            time.sleep(1 if time_only else 0.2)
         if not (out / "summary.json").exists():
             raise SystemExit(started.output())
     total = [m["seconds"]["total"] for m in RunFolder(out).metrics()][1:]
@@ -183,22 +195,25 @@ def measure(
     first, last = counts[0], counts[-1]
     up = [(b[0] - a[0]) / rounds for a, b in zip(first, last, strict=True)]
     down = [(b[1] - a[1]) / rounds for a, b in zip(first, last, strict=True)]
+    counted = not time_only and {
+        "received MB per center and round": round(statistics.mean(down) / 1e6, 2),
+        "sent MB per center and round": round(statistics.mean(up) / 1e6, 2),
+        "received / weights": round(statistics.mean(down) / weights, 4),
+        "sent / weights": round(statistics.mean(up) / weights, 4),
+        "peak memory MiB": {k: round(v) for k, v in sorted(memory.peak.items())},
+    }
     return {
         "centers": centers,
         "processes of the centers": "fresh" if fresh else "resident",
         "wire": wire,
         "batch_norm": batch_norm,
         "weights MB": round(weights / 1e6, 2),
-        "received MB per center and round": round(statistics.mean(down) / 1e6, 2),
-        "sent MB per center and round": round(statistics.mean(up) / 1e6, 2),
-        "received / weights": round(statistics.mean(down) / weights, 4),
-        "sent / weights": round(statistics.mean(up) / weights, 4),
+        **(counted or {}),
         "seconds per round": [round(s, 1) for s in total],
         "local engine, seconds per round": [round(s, 2) for s in local],
         "overhead, seconds per round (median)": round(statistics.median(total) - statistics.median(local), 1),
         "CPU seconds per round, all processes": round((spent[-1] - spent[0]) / rounds, 1),
         "load of the machine (1, 5, 15 minutes)": os.getloadavg(),
-        "peak memory MiB": {k: round(v) for k, v in sorted(memory.peak.items())},
         "versions": {
             "fedmt": fedmt.__version__,
             "flwr": flwr.__version__,
@@ -215,10 +230,11 @@ if __name__ == "__main__":
     parser.add_argument("--wire", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batch-norm", choices=("static", "static-reference"), default="static-reference")
     parser.add_argument("--fresh", action="store_true", help="a process for every message")
+    parser.add_argument("--time-only", action="store_true", help="count no bytes and sample no memory")
     given = parser.parse_args()
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=shared) as fast:
         folder, in_memory = Path(scratch), Path(fast)
-        how = (given.centers, given.rounds, given.wire, given.batch_norm, given.fresh)
+        how = (given.centers, given.rounds, given.wire, given.batch_norm, given.fresh, given.time_only)
         found = measure(*how, folder, in_memory)
     print(json.dumps(found, indent=2))
