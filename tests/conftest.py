@@ -81,7 +81,7 @@ LONGEST_FIRST = (
     "reports/test_page_looks.py",
     "test_wheel.py",
 )
-"""Files that take more than ten seconds. Begun last, one of them would keep the other workers waiting."""
+"""Files that take more than ten seconds. If one of them started last, the other workers would wait for it."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -203,7 +203,7 @@ TINY_RUNS: dict[str, dict[str, object]] = {
     "fedrep-fedbn": {"batch_norm": "running", "more": '[aggregation]\nname = "fedbn"'},
     "fedtrans": {"options": "fine_tune_epochs = 3"},
 }
-"""Small real runs, one of each way to answer in a label space."""
+"""Small real runs, one for each way to answer in a label space."""
 
 TinyRun = Callable[[str], Path]
 
@@ -364,7 +364,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-"""Chromium without a sandbox of its own, a GPU or anything that asks the network."""
+"""Chromium without its own sandbox, a GPU or anything that uses the network."""
 
 
 @pytest.fixture(scope="session")

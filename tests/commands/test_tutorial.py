@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,.]*")
 NEAR = 0.06
-"""How far an accuracy may be from the page's: other versions round otherwise, and training amplifies it."""
+"""How far an accuracy may be from the page's: versions round differently, and training amplifies it."""
 
 
 def blocks() -> list[tuple[str, str]]:

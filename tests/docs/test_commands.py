@@ -62,13 +62,13 @@ PAGES = [
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
 ]
 ELSEWHERE = {"docs/start/tutorial.md": "tests/commands/test_tutorial.py"}
-"""Pages that a test of their own follows and compares with what is printed; here they are read only."""
+"""Pages that another test follows and compares with the printed output. Here they are only read."""
 COLD = ("docs/guides/tracking.md",)
-"""Pages that are run with the installed program, from its first import on."""
+"""Pages that run with the installed program, including its imports."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
-"""What a reader has beside their own files."""
+"""What a reader has in addition to their own files."""
 BASE = "experiments/base/fashion_mnist.toml"
-"""The config that a piece of TOML belongs to, where nothing else is said."""
+"""The config that a piece of TOML belongs to by default."""
 MARK = r"(setup|file|part of|until|skip:) \S.*|fedmt (" + "|".join(COMMANDS) + r") \S.*"
 SHELL, NOTHING_TO_RUN = ("bash", "sh", "console"), ("text", "csv", "json", "nginx", "bibtex")
 Setups = Mapping[str, Callable[[Path], None]]

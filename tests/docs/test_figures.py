@@ -115,7 +115,7 @@ ELSEWHERE = {
     "performance": "speeds, which the headers of the scripts in benchmarks/ record",
     "performance-diary": "speeds, likewise",
 }
-"""Pages with figures that are not compared here, and why."""
+"""Pages with figures that are not compared here, and the reason."""
 
 
 def page(name: str) -> Path:

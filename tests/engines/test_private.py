@@ -260,7 +260,7 @@ WAYS = {
     "fedrep, weak": METHODS["fedrep"](replace(QUICK, supervised_views="weak+strong"), VIEWS, privacy=SPEC),
 }
 LEAKS = ("fedmt", "fedmt, uniform", "semifl")
-"""Whose tables depend on all records where they are not private."""
+"""Methods whose tables depend on all records unless they are private."""
 
 
 def tables_with(method, center, changed: bool):
