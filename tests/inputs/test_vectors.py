@@ -58,7 +58,7 @@ labels = "labels.npy"
 
 
 def cloud(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points around three centers, in columns of very different scales, and their classes."""
+    """Points around three means, in columns of very different scales, and their classes."""
     rng = np.random.default_rng(seed)
     truth = np.arange(count) % 3
     values = MIDDLES[truth] + rng.normal(size=(count, 3)) * [0.4, 40.0, 1.0]

@@ -32,7 +32,7 @@ def test_the_centers_have_no_influence(make_federation, play):
 
 
 def test_it_is_the_reference_centers_part_of_a_federated_method(make_federation, play):
-    """FedMT without any center, and with only the reference center's statistics, is Single."""
+    """FedMT with all centers absent, and with only the reference center's statistics, is Single."""
     federation = make_federation(samples=20, half=True)
     alone = replace(QUICK, batch_norm="static-reference", dropouts=0.9999)
     (*_, single), _ = play(federation, Single(QUICK, VIEWS))

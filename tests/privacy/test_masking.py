@@ -296,7 +296,7 @@ def test_nobody_is_left_unmentioned_and_nobody_is_added(begun: tuple[Federation,
 
 
 def test_an_invented_peer_is_refused() -> None:
-    """Masks that a center shares with the coordinator hide nothing from it, so it must not invent peers."""
+    """Masks shared with the coordinator hide nothing from it, so the coordinator must not invent peers."""
     federation = Federation()
     mallory = X25519PrivateKey.generate()
     real = federation.announcements()
