@@ -1,22 +1,25 @@
-"""What does FedMT lose where what it assumes does not hold, and from when on is it not needed?
+"""How much does FedMT lose where its assumptions do not hold, and when is it no longer needed?
 
     python benchmarks/assumptions.py --jobs 2 --json docs/results/data/assumptions.json
 
-The quickstart's federation by experiments/base/fashion_mnist.toml, seeds 0 to 2; each case changes one thing.
-Unchanged, they are the runs of `fedmt reproduce methods`.
+The federation is the quickstart's, from experiments/base/fashion_mnist.toml, with seeds 0 to 2. Each case
+changes one thing. The unchanged runs are those of `fedmt reproduce methods`.
 
-- Wrong column: a wanted class is said to belong to another of the centers' classes than it does. Unknown
-  column: it is spread evenly over all of them; in one case a fifth of a wrong one is. The same columns at all
-  centers of a label space, drawn by the seed; those of "1 wrong" and "2 wrong" are among those of "4 wrong".
-- Uneven classes: the non-IID split, gamma 0.9: two garments make up most of a center. Long tail: 400 images,
-  of which the most frequent garment has 50 times as many as the rarest, in an order of the center's own.
-- Estimated prior: `method.prior = "estimated"`, the default; the others say that it is uniform.
-- Unrelated labels: each center's labels in a random order. Negative images: at every center, not in the test.
-- n reference images per class: 900 / n epochs of warm-up, so always as many steps; Single's 20 rounds have
-  120 / n epochs each, at least 3.
+- Wrong column: M assigns a wanted class to the wrong class of the centers. Unknown column: M spreads a wanted
+  class evenly over all classes of the centers. In one case, a fifth of each wrong column is spread in this
+  way. The seed draws the columns, which are the same at all centers of a label space. The columns of "1
+  wrong" and "2 wrong" are among those of "4 wrong".
+- Uneven classes: the non-IID split with gamma 0.9, in which two garments make up most of a center. Long tail:
+  400 images, with 50 times as many of the most frequent garment as of the rarest. Each center has its own
+  order of garments.
+- Estimated prior: `method.prior = "estimated"`, the default. The other cases state that the prior is uniform.
+- Unrelated labels: each center's labels are shuffled. Negative images: the images are inverted at
+  every center, but not in the test.
+- n reference images per class: the warm-up takes 900 / n epochs, so the number of steps is always the same.
+  Each of Single's 20 rounds has 120 / n epochs, but at least 3.
 
-Test accuracy of the last round in the wanted space; the figures, machine and versions are in
-docs/results/assumptions.md.
+The result is the test accuracy of the last round in the wanted space. The figures, the machine and the
+versions are in docs/results/assumptions.md.
 """
 
 from __future__ import annotations
@@ -58,14 +61,14 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 MATRICES = [GARMENT_TO_DEPARTMENT] * 4 + [GARMENT_TO_LAYER] * 4
 SAMPLES = 750
 TAILED = 400
-"""At each center with a long tail: of more, the frequent classes would run out."""
+"""Images at each center with a long tail. With more, the frequent classes would run out."""
 
 Change = Callable[[Center, int], Center]
-"""(a center, the seed) to the center with one thing changed."""
+"""Maps a center and the seed to the center with one thing changed."""
 
 
 def wrong_columns(matrix: Correspondence, count: int, seed: int) -> list[tuple[int, int]]:
-    """`count` pairs (wanted class, another class than its own), so that each class keeps a wanted one."""
+    """Draws `count` pairs (wanted class, a class other than its own). Each class keeps a wanted class."""
     rng = np.random.default_rng([seed, len(matrix.coarse)])
     own = matrix.matrix.argmax(0).tolist()
     pairs: list[tuple[int, int]] = []
@@ -78,7 +81,7 @@ def wrong_columns(matrix: Correspondence, count: int, seed: int) -> list[tuple[i
 
 
 def with_wrong(count: int, spread: float = 0.0) -> Change:
-    """The given M with `count` columns wrong, of which a share is evenly spread over all classes."""
+    """Makes `count` columns of the given M wrong, and spreads a share of each evenly over all classes."""
 
     def changed(center: Center, seed: int) -> Center:
         known = center.correspondence
@@ -93,7 +96,7 @@ def with_wrong(count: int, spread: float = 0.0) -> Change:
 
 
 def with_unrelated_labels(center: Center, seed: int) -> Center:
-    """Its labels in a random order: as frequent as before, and saying nothing of the image."""
+    """Shuffles the labels: they are as frequent as before, but say nothing about the image."""
     assert center.labels is not None
     order = np.random.default_rng([seed, *center.name.encode()]).permutation(len(center))
     return replace(center, labels=center.labels[torch.from_numpy(order)])
@@ -109,8 +112,8 @@ def unchanged(center: Center, seed: int) -> Center:
 
 @dataclass(frozen=True)
 class Case:
-    """method: the option `correspondence` of FedMT, or 'single'. gamma: of the non-IID split. imbalance: of
-    the long-tailed one."""
+    """method: FedMT's option `correspondence`, or 'single'. gamma: parameter of the non-IID split. imbalance:
+    parameter of the long-tailed split."""
 
     name: str
     method: str
@@ -166,7 +169,7 @@ def federation(case: Case, seed: int) -> Federation:
 
 
 def method(case: Case) -> Method:
-    """The quickstart's, with what the case changes."""
+    """The quickstart's method, with the changes of the case."""
     base = tomllib.loads((EXPERIMENTS / "base" / "fashion_mnist.toml").read_text())
     augmentation = Augmentation(
         **{**base["augmentation"], "operations": tuple(base["augmentation"]["operations"])}
@@ -182,7 +185,7 @@ def method(case: Case) -> Method:
 
 
 def measured(number: int, seed: int, device: str) -> dict[str, Any]:
-    """One run, of the case with this number: its functions cannot be sent to another process."""
+    """Runs the case with this number. A number, because a case's functions cannot be sent to a process."""
     torch.set_num_threads(1)
     case = cases()[number]
     data = federation(case, seed)
@@ -204,7 +207,7 @@ def job(work: tuple[int, int, str]) -> dict[str, Any]:
 
 
 def write(path: Path, rows: list[dict[str, Any]], device: str) -> None:
-    """After every run, so that a command that is killed leaves what it has."""
+    """Called after every run, so that a command that is killed keeps its finished runs."""
     order = [case.name for case in cases()]
     rows = sorted(rows, key=lambda r: (order.index(r["case"]), r["seed"]))
     picked = pick_device(device)
@@ -215,11 +218,11 @@ def write(path: Path, rows: list[dict[str, Any]], device: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="FedMT where its assumptions do not hold.")
+    parser = argparse.ArgumentParser(description="Measures FedMT where its assumptions do not hold.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="run only the cases whose name contains this text")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = [(i, c) for i, c in enumerate(cases()) if options.only in c.name]

@@ -1,23 +1,23 @@
-"""How fast does each backbone train in a whole FedMT round, against the ceiling of the same network and size?
+"""How fast does each backbone train in a whole FedMT round, compared with its ceiling at the same size?
 
-The default recipe (two views, batch 50, one local epoch unless the default changes) on made-up samples:
+The default recipe (two views, batch 50, one local epoch unless the default changes) runs on random samples:
 
     resnet18      10 centers x 4000 at 32 px      resnet50   10 centers x 1000 at 224 px
     mobilenet_v2   6 centers x  900 at 128 px     mlp        10 centers x 4000 vectors of 256 features
-    timm           6 centers x  900 at 128 px, mobilenetv3_small_100, where timm can be imported
+    timm           6 centers x  900 at 128 px, mobilenetv3_small_100, if timm can be imported
 
-Each network has a process of its own, in which are measured, in this order:
+Each network runs in a separate process, which measures, in this order:
 
-    start-up   from the start of the process to the end of round 1, less the seconds of a later round
-    fast       whole rounds of the fast engine: views trained per second, the reference center's too
-    step       the step-by-step engine's local training alone, of a few samples, which favors it
-    ceiling    forward and backward in bfloat16 as one CUDA graph, of a large batch, and no more
-    same       the same with the update, of as many views as a step of the federation has, in one stream
+    start-up   from the start of the process to the end of round 1, minus the seconds of a later round
+    fast       whole rounds of the fast engine, in views trained per second, including the reference center's
+    step       only the local training of the step-by-step engine, on a few samples, which favors it
+    ceiling    only forward and backward in bfloat16, as one CUDA graph, on a large batch
+    same       the same with the update, on as many views as a step of the federation has, in one stream
 
     python benchmarks/backbones.py [--network resnet50 ...] [--rounds 3] [--out FILE] [--search]
-    python benchmarks/backbones.py --tiny        on a CPU: a test of this script, not a measurement
+    python benchmarks/backbones.py --tiny        on a CPU, only to test this script
 
---search lets cuDNN search its fastest algorithms for the ceilings, as `gpu_round.py` does.
+--search lets cuDNN search for its fastest algorithms for the ceilings, as `gpu_round.py` does.
 Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with nine of 16 cores busy elsewhere:
 
     mobilenet_v2   1.39 s per round, 43.9% of the ceiling (21,598), 2.6 x step by step, start-up 29.5 s
@@ -64,7 +64,7 @@ FINE, COARSE = 20, 5
 
 @dataclass(frozen=True)
 class Setting:
-    """large: the batch of the ceiling. few: samples of the step-by-step engine's center."""
+    """large: the batch size of the ceiling. few: the number of samples for the step-by-step engine."""
 
     backbone: str
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ SETTINGS = {
 
 
 def federation(setting: Setting) -> Federation:
-    """Random samples: speed does not depend on them."""
+    """Random samples, because the speed does not depend on their content."""
     fine = LabelSpace("fine", [f"fine {i}" for i in range(FINE)])
     coarse = LabelSpace("coarse", [f"coarse {i}" for i in range(COARSE)])
     m = Correspondence(torch.eye(COARSE).repeat_interleave(FINE // COARSE, 1).tolist(), fine, coarse)
@@ -103,7 +103,7 @@ def federation(setting: Setting) -> Federation:
         shape = (count, *setting.shape)
         if vectors:
             return torch.randn(shape, generator=generator)
-        # 64 images over and over: drawing gigabytes of pixels would take longer than a round.
+        # The same 64 images are repeated, because drawing gigabytes of pixels would take longer than a round.
         some = torch.randint(256, (64, *setting.shape), dtype=torch.uint8, generator=generator)
         return some[torch.arange(count) % 64]
 
@@ -140,7 +140,7 @@ def views_per_step(running: LocalEngine, job: Job) -> int:
 
 
 class Counted:
-    """Counts the views of a round's steps. each: of one step, by phase."""
+    """Counts the views in the steps of a round. each: the views of one step, by phase."""
 
     def __init__(self, running: LocalEngine) -> None:
         self.views, self.each = 0, dict[str, int]()
@@ -161,7 +161,7 @@ def wait(device: torch.device) -> None:
 
 
 def fast(setting: Setting, device: torch.device, rounds: int, tiny: bool) -> dict[str, Any]:
-    """The fast engine, from the start of the process."""
+    """Measures the fast engine from the start of the process."""
     marks = {"imports": time.perf_counter() - BEGIN}
 
     def timed(name: str, function: Callable[[], Any]) -> Any:
@@ -189,7 +189,7 @@ def fast(setting: Setting, device: torch.device, rounds: int, tiny: bool) -> dic
     middle = statistics.median(times)
     found = {
         "marks": marks,
-        # Making up the samples is no part of a run.
+        # The time to generate the samples is not part of a run.
         "startup": sum(marks.values()) - marks["made-up samples"] - middle,
         "round": middle,
         "views": counted.views,
@@ -207,7 +207,7 @@ def fast(setting: Setting, device: torch.device, rounds: int, tiny: bool) -> dic
 
 
 def by_step(setting: Setting, device: torch.device, tiny: bool) -> float:
-    """Views a second of the step-by-step engine's local training."""
+    """Views per second of the step-by-step engine's local training."""
     few = replace(setting, centers=1, samples=setting.few, reference=setting.few, tests=8)
     running = engine(few, federation(few), device, False, tiny)
     counted = Counted(running)
@@ -219,7 +219,7 @@ def by_step(setting: Setting, device: torch.device, tiny: bool) -> float:
 
 
 def ceiling(setting: Setting, device: torch.device, batch: int, update: bool) -> float:
-    """Views per second of a bare step, which is captured on a GPU."""
+    """Views per second of a bare step, which is captured as a graph on a GPU."""
     own = federation(replace(setting, centers=0, samples=1, reference=8, tests=1))
     model = network(setting, own).to(device).train()
     layout = own.input.memory_format
@@ -253,7 +253,7 @@ def ceiling(setting: Setting, device: torch.device, batch: int, update: bool) ->
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One network, in this process."""
+    """Measures one network in this process."""
     setting = SETTINGS[name].tiny if options.tiny else SETTINGS[name]
     device = torch.device("cpu" if options.tiny else "cuda")
     if options.workers:
@@ -290,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--network", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, help="as many, instead of what the engine chooses")
+    parser.add_argument("--workers", type=int, help="number of workers, instead of the engine's choice")
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--no-step", action="store_true")
     parser.add_argument("--tiny", action="store_true")

@@ -1,20 +1,20 @@
 """How much of a bare training loop's speed does the engine's client training keep on a CPU?
 
-Bare: forward and backward of the same network on ready-made batches of the same size and number of
-views; no data, no views made, no clipping, no optimizer. Engine: everything a center does in its local
-steps (gather, views, mixing, losses, backward, clipping, SGD). Both in one process,
-in alternating stretches, since the machine may be shared; the figure is the median ratio.
+The bare loop runs forward and backward of the same network on ready-made batches of the same size and number
+of views. It loads no data, makes no views, does not clip and has no optimizer. The engine does everything
+that a center does in its local steps: gather, views, mixing, losses, backward, clipping and SGD. Both run in
+one process in alternating stretches, because the machine may be shared. The figure is the median ratio.
 
     python benchmarks/cpu_throughput.py [--cpu-seconds]
 
-With `--cpu-seconds` the clock is the process's own time on one thread, which other processes disturb less.
+With `--cpu-seconds`, the clock is the process's CPU time on one thread, which other processes disturb less.
 
 Measured 2026-11-15 on 2 cores of a shared Intel Xeon at 2.8 GHz (AVX-512), Python 3.11.7, torch 2.13.0, three
 runs: median ratio 87.2%, 89.7%, 88.5% (goal: 85%); best stretches 6,727 images/s against 7,428 bare.
-That was with three views of a sample. With the two of today's defaults, whose making weighs more, four runs:
-85.4%, 88.3%, 85.6%, 83.5%; best stretches 6,756 against 7,764.
-2026-11-16, with `--cpu-seconds` on the same machine, in turn: 88.3% and 88.3% before the grid of a strong
-view was written out, 89.9%, 90.2% and 89.6% after (goal: 90%); best stretches 5,745 against 6,242.
+These runs used three views per sample. Today's default of two views, where making the views takes a larger
+share of the time, gave in four runs: 85.4%, 88.3%, 85.6%, 83.5%; best stretches 6,756 against 7,764. On
+2026-11-16, with `--cpu-seconds` on the same machine, in alternation: 88.3% and 88.3% before the grid of a
+strong view was written out, 89.9%, 90.2% and 89.6% after (goal: 90%); best stretches 5,745 against 6,242.
 """
 
 from __future__ import annotations

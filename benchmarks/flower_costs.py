@@ -1,22 +1,24 @@
-"""What a round over Flower costs next to the training: bytes, seconds, memory.
+"""What does a round over Flower cost in addition to the training, in bytes, seconds and memory?
 
     python benchmarks/flower_costs.py --centers 3 [--wire bfloat16] [--batch-norm static] [--fresh]
     python benchmarks/flower_costs.py --centers 10 --time-only
 
-ResNet-18 (11.2 M parameters) and a handful of images at each center, so that nearly all of a round is
-overhead. A proxy between each SuperNode and the SuperLink counts the bytes of its connections, all of them:
-HTTP, heartbeats and polling too. Overhead is the time of a round less the local engine's for the same. Peak
-memory is the largest of each process's own high-water marks (VmHWM), sampled while they run. --fresh: every
-message has a process of its own (`resident = 0` in center.toml). --time-only: no proxies and no sampling,
-which with ten centers take a quarter of a core themselves.
+The network is ResNet-18 (11.2 M parameters), and each center has a handful of images, so that nearly all of a
+round is overhead. A proxy between each SuperNode and the SuperLink counts all bytes of its connections,
+including HTTP, heartbeats and polling. Overhead is the time of a round minus the local engine's time for the
+same round. Peak memory is the largest high-water mark (VmHWM) among the processes of each kind, sampled while
+the processes run. With --fresh, every message starts a new process (`resident = 0` in center.toml).
+With --time-only, there are no proxies and no sampling, which with ten centers take a quarter of a core.
 
-Measured 2026-11-16 on 2 cores of an Intel Xeon at 2.8 GHz, shared with other work, 23 GiB; Python 3.11.7,
-torch 2.13.0, flwr 1.41.0, one thread. Weights 44.74 MB; received and sent by a center in a round: 44.76 and
-44.79 MB (bfloat16: 22.43 and 22.45). 3 centers, 2 rounds, in turns at load 4 to 6: with resident processes
-6.7 and 8.3 s of overhead a round, 13 CPU seconds; with --fresh 13.0 and 19.2 s, 26 CPU seconds. 10 centers,
-1 round, at load 8: 56 s, 47 s of it overhead, 75 CPU seconds (on 2026-11-15 with a process for every message,
-at load 5 to 16: 102 s, 92 s and 142). Peaks: ServerApp 1.2 to 1.4 GiB, SuperLink 0.8 and 1.0 GiB, a resident
-process 0.8 GiB, SuperNode 0.35 GiB, a relay 13 MiB.
+Measured 2026-11-16 on 2 cores of an Intel Xeon at 2.8 GHz, 23 GiB; Python 3.11.7,
+torch 2.13.0, flwr 1.41.0, one thread. Weights take 44.74 MB. Per round, a center receives 44.76 MB and sends
+44.79 MB (bfloat16: 22.43 and 22.45).
+
+With --time-only and nothing else running: 3 centers, 3 rounds: 8.8 to 11.1 s per round, 6.3 s of overhead,
+13.5 CPU seconds; with --fresh 14.8 to 17.5 s, 13.6 s of overhead, 27.3 CPU seconds. 10 centers, 2 rounds:
+30.6 and 31.7 s, 22.2 s of overhead, 52.1 CPU seconds. On 2026-11-15, 10 centers with one process per message,
+at load 5 to 16: 102 s, of which 92 s were overhead, and 142 CPU seconds. Peaks: ServerApp 1.2 to 1.4 GiB,
+SuperLink 0.8 and 1.0 GiB, a resident process 0.8 GiB, SuperNode 0.35 GiB, a relay 13 MiB.
 """
 
 from __future__ import annotations
@@ -75,11 +77,11 @@ wire = "{wire}"
 
 
 class Proxy:
-    """Counts what goes through it, each way, between one node and the SuperLink."""
+    """Counts the bytes that pass between one node and the SuperLink, in each direction."""
 
     def __init__(self, target: int) -> None:
         self.target, self.port = target, free_port()
-        self.sent = self.received = 0  # as the node sees it
+        self.sent = self.received = 0  # from the node's point of view
         self._lock = threading.Lock()
         self._listening = socket.create_server((HOST, self.port))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -109,7 +111,7 @@ class Proxy:
 
 
 class Memory:
-    """The largest high-water mark of the processes of each kind, in MiB."""
+    """The largest high-water mark among the processes of each kind, in MiB."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.peak: dict[str, float] = {}
@@ -128,13 +130,13 @@ class Memory:
 
 
 def processes(deployment: Deployment) -> set[int]:
-    """All that was started, the residents among them, whose parents have ended."""
+    """All processes that were started, including the residents, whose parents have ended."""
     started = [started.process.pid for started in deployment.started] + residents(deployment.folder)
     return {pid for one in started for pid in family(one)}
 
 
 def cpu_seconds(deployment: Deployment) -> float:
-    """Of all that was started, and of their children that have ended: other users' load does not count."""
+    """CPU time of all processes that were started and of their ended children, without other load."""
     ticks = 0
     for pid in processes(deployment):
         try:
@@ -191,7 +193,7 @@ def measure(
     state = RunFolder(out).load()
     assert state is not None
     weights = sum(v.nbytes for v in state.weights.values())
-    # From the end of round 0 to the end of the last round.
+    # This is the time from the end of round 0 to the end of the last round.
     first, last = counts[0], counts[-1]
     up = [(b[0] - a[0]) / rounds for a, b in zip(first, last, strict=True)]
     down = [(b[1] - a[1]) / rounds for a, b in zip(first, last, strict=True)]
@@ -224,12 +226,12 @@ def measure(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What a round over Flower costs next to the training.")
+    parser = argparse.ArgumentParser(description="Measures what a round over Flower adds to the training.")
     parser.add_argument("--centers", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--wire", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batch-norm", choices=("static", "static-reference"), default="static-reference")
-    parser.add_argument("--fresh", action="store_true", help="a process for every message")
+    parser.add_argument("--fresh", action="store_true", help="start a new process for every message")
     parser.add_argument("--time-only", action="store_true", help="count no bytes and sample no memory")
     given = parser.parse_args()
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None

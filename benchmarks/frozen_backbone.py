@@ -2,16 +2,17 @@
 
     python benchmarks/frozen_backbone.py --data data/fitzpatrick17k --weights mobilenet_v2.safetensors
 
-Fitzpatrick 17k with 4 centers of 100 images, a reference center with a tenth of the set, FedMT with an
-estimated M, and MobileNetV2 at 96 pixels. Both runs are in one process and take turns, since the machine may
-be shared: a round of the whole network, then five rounds of the linear head. The figure is the median over
-the turns of the ratio of the seconds per round. Bytes are those of the weights and of the plan that go to a
-center in a round, as they travel.
+The data are Fitzpatrick 17k, with 4 centers of 100 images and a reference center with a tenth of the set.
+FedMT estimates M and trains MobileNetV2 at 96 pixels. Both runs share one process and alternate, because the
+machine may be shared: one round of the whole network, then five rounds of the linear head. The figure is the
+median ratio of the seconds per round over these turns. The bytes are those of the weights and of the plan
+that are sent to a center in a round.
 
 Measured 2026-11-16 on one thread of a shared Intel Xeon at 2.8 GHz (load 4 to 6), Python 3.11.7, torch
-2.13.0, 765 images: 48 to 120 s per round of the whole network, 0.18 to 0.83 s of the head; ratios of the
-three turns 259, 102 and 241, median 241. The features took 4.7 s, once. To a center: weights of 9.10 MB per
-round against 0.05 MB of the head and 0.05 MB of its plan; the frozen network, 9.06 MB, once.
+2.13.0, 765 images: a round takes 48 to 120 s for the whole network and 0.18 to 0.83 s for the head. The
+ratios of the three turns are 259, 102 and 241, with median 241. The features took 4.7 s, once. Per round,
+a center receives 9.10 MB of weights of the whole network, or 0.05 MB of the head and 0.05 MB of its plan. The
+frozen network, 9.06 MB, is sent once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.training.run import build_engine
 
 TURNS = 3
-"""Rounds of the whole network; there are five times as many of the head."""
+"""Rounds of the whole network. The head gets five times as many."""
 
 CPU = torch.device("cpu")
 
@@ -61,10 +62,10 @@ def config(options: argparse.Namespace, frozen: bool) -> Config:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with fitzpatrick17k.csv and images/")
-    parser.add_argument("--weights", type=Path, required=True, help="of MobileNetV2, torchvision's names")
+    parser.add_argument("--weights", type=Path, required=True, help="weights of MobileNetV2 (torchvision's)")
     parser.add_argument("--size", type=int, default=96)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # the head of the weight file is not used
+    warnings.simplefilter("ignore")  # the weight file's own head is not used
     whole, head = config(options, frozen=False), config(options, frozen=True)
     federation, _ = build_federation(whole)
     begin = time.perf_counter()

@@ -1,27 +1,28 @@
 """What share of a GPU's speed does a whole FedMT round keep?
 
-The paper's setting: 10 centers x 4000 samples, 5 local epochs, three views, ResNet18 at 32x32; reference
-center 2500 samples, 5 epochs, two views, batch 250; 10,000 test images. A round is everything: pseudo-labels,
-local training, averaging, the reference center, batch-norm statistics, test. In one run, next to it:
+The setting is the paper's: 10 centers x 4000 samples, 5 local epochs, three views, ResNet18 at 32x32; a
+reference center with 2500 samples, 5 epochs, two views, batch 250; 10,000 test images. A round includes
+everything: pseudo-labels, local training, averaging, the reference center, batch-norm statistics and the
+test. The same run also measures:
 
-    ceiling   forward and backward of the same network as one CUDA graph, batch 3000, random data, cuDNN's
-              fastest algorithms searched; no more
-    eager     the same engine step by step (`graphs = false`): its local training alone, of 1000 samples
+    ceiling   only forward and backward of the same network as one CUDA graph, batch 3000, random data, after
+              a search for cuDNN's fastest algorithms
+    eager     only the local training of the same engine step by step (`graphs = false`), on 1000 samples
 
     python benchmarks/gpu_round.py [--batches 10 25 50 100] [--json FILE]
 
-Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), one timed round each after a
-first one with the captures (`--rounds 1`); with CUDA_DEVICE_MAX_CONNECTIONS=32, which fedmt sets; ceiling
-255,997 images/s:
+Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), with one timed round each
+after a first round that captures the graphs (`--rounds 1`), and with CUDA_DEVICE_MAX_CONNECTIONS=32, which
+fedmt sets. The ceiling is 255,997 images/s:
 
     batch    images/s    of the ceiling    x eager
        10      66,871             26.1%       25.6     goal 20 x: met
        50     133,417             52.1%       13.0     goal 50%: met
       100     156,042             61.0%        9.2     goal 60%: met
 
-Eager is bound by the host and varies most: at batch 10 three runs gave 2,611, 3,045 and 3,386 images/s, so
-25.6, 21.9 and (with 8 connections, 63,650 images/s) 18.8 times.
-docs/development/performance-diary.md has all of them.
+Eager is limited by the host and varies most. At batch 10, three runs gave 2,611, 3,045 and 3,386 images/s, so
+the ratios are 25.6, 21.9 and (with 8 connections, 63,650 images/s) 18.8.
+docs/development/performance-diary.md lists all runs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from fedmt.inputs.images import per_channel
 
 
 def ceiling(batch: int = 3000) -> float:
-    """Images a second of a graphed forward and backward."""
+    """Images per second of forward and backward as a CUDA graph."""
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
     model = Classifier(resnet18(100, 3, max_pool=False), per_channel([0.5] * 3), per_channel([0.25] * 3)).to(
@@ -74,7 +75,7 @@ def ceiling(batch: int = 3000) -> float:
 
 
 def eager(batch: int) -> float:
-    """Images a second of the step-by-step engine's local training."""
+    """Images per second of the step-by-step engine's local training."""
     running = engine(random_federation(centers=1, samples=1000), batch, graphs=False, epochs=1)
     state, _ = running.start()
     running.round(state)
@@ -83,7 +84,7 @@ def eager(batch: int) -> float:
 
 
 def fast(batch: int, rounds: int) -> tuple[float, dict[str, float], float]:
-    """Images a second of whole rounds, seconds by phase, seconds of the first round (with its captures)."""
+    """Images per second of whole rounds, seconds by phase, and seconds of the first (capturing) round."""
     federation = random_federation()
     running = engine(federation, batch, graphs=True)
     state, _ = running.start()

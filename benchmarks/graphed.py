@@ -1,4 +1,4 @@
-"""A step as one CUDA graph, for the ceilings that benchmarks compare with."""
+"""Captures a step as one CUDA graph, for the ceilings in benchmarks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def graphed(step: Callable[[], None]) -> Callable[[], None]:
-    """The step, to be replayed. It is called three times before, so that everything is made on first use."""
+    """Returns the captured step for replay. Three calls before the capture create everything on first use."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,18 +1,18 @@
-"""What does a center cost by itself? Rounds with 1,000 centers of 40 samples against 10 of 4,000.
+"""What does each center cost, apart from its samples? Compares 1,000 centers of 40 samples with 10 of 4,000.
 
-The same 40,000 samples, ResNet18 at 32 x 32, the default views and batch of 50, one local epoch: 1,000 steps
-in a round of 1,000 centers, 800 in one of 10. What the round of 1,000 takes longer is what each center costs
-next to its steps: a plan, weights to begin with, an update to be measured and averaged. Memory: the most that
-torch has allocated, and, of the host, the most that the process has had resident.
+Both use 40,000 samples, ResNet18 at 32 x 32, the default views, a batch of 50 and one local epoch. A round
+has 1,000 steps with 1,000 centers and 800 steps with 10. The extra time of the round with 1,000 centers is
+what each center costs besides its steps: a plan, initial weights, and an update to be measured and averaged.
+Memory is the peak that torch has allocated and, for the host, the peak resident memory of the process.
 
     python benchmarks/many_centers.py [--json FILE]          on a GPU, about a minute
     python benchmarks/many_centers.py --held-share 0.05      updates beyond 5% of free memory leave the GPU
     python benchmarks/many_centers.py --tiny [--profile]     on a CPU: 4 centers of 100 against 40 of 10
 
 Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with Python's profiler on
-(`--profile --rounds 1`) and 200 centers: 6.10 s per round and 12.8 GB on the device, against 1.04 s and
-3.8 GB: 26.7 ms for each further center. Of the 6.10 s, pseudo-labels and class shares take 2.6, training
-1.2, averaging 1.0, statistics 1.0. 1,000 centers did not finish three rounds within 90 s.
+(`--profile --rounds 1`) and 200 centers: 6.10 s per round and 12.8 GB on the device, compared with 1.04 s and
+3.8 GB, or 26.7 ms per additional center. Of the 6.10 s, pseudo-labels and class shares take 2.6, training
+1.2, averaging 1.0 and statistics 1.0. With 1,000 centers, three rounds did not finish within 90 s.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images import per_channel
 from fedmt.methods import FedMT, Training
 
-warnings.simplefilter("error")  # a benchmark that has fallen back to the step-by-step engine measures nothing
+warnings.simplefilter("error")  # a benchmark that falls back to the step-by-step engine measures nothing
 
 
 def engine(federation: Federation, device: torch.device, tiny: bool) -> LocalEngine:
@@ -60,7 +60,7 @@ def measure(centers: int, samples: int, device: torch.device, options: argparse.
     federation = random_federation(centers, samples, 500 if options.tiny else 10_000)
     running = engine(federation, device, options.tiny)
     state, _ = running.start()
-    state, _ = running.round(state)  # captures
+    state, _ = running.round(state)  # the round that captures the graphs
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     profile = cProfile.Profile() if options.profile else None
@@ -112,9 +112,7 @@ def main() -> None:
             options.json.write_text(json.dumps(found, indent=1))
     few, many = (found[centers] for centers, _ in cases)
     more = (many["seconds"] - few["seconds"]) / (cases[1][0] - cases[0][0])
-    print(
-        f"{many['seconds'] / few['seconds']:.2f} times as long; {1000 * more:.1f} ms for each further center"
-    )
+    print(f"{many['seconds'] / few['seconds']:.2f} times as long; {1000 * more:.1f} ms per additional center")
 
 
 if __name__ == "__main__":

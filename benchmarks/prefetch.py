@@ -1,8 +1,9 @@
 """How much of its speed does a round keep when the images stay in host memory?
 
-The same rounds twice in one process, in turn: with all images on the device, and with `prefetch = true`.
-Threads then gather the images of each chunk of steps into pinned memory ahead of them. The images lie in a
-memory-mapped file, as those of the decoded cache do. The ratio is that of the median rounds. Goal: 90%.
+The same rounds run twice in one process, in alternation: with all images on the device, and with
+`prefetch = true`. In the second case, threads gather the images of each chunk of steps into pinned memory in
+advance. The images are in a memory-mapped file, as in the decoded cache. The result is the ratio of the
+median rounds. Goal: 90%.
 
     python benchmarks/prefetch.py [--case small large] [--json FILE]     on a GPU, about a minute
     python benchmarks/prefetch.py --tiny                                 on a CPU, to see that it runs
@@ -41,7 +42,7 @@ from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images import per_channel
 from fedmt.methods import FedMT, Training
 
-warnings.simplefilter("error")  # a benchmark that has fallen back to the step-by-step engine measures nothing
+warnings.simplefilter("error")  # a benchmark that falls back to the step-by-step engine measures nothing
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ CASES = {
 
 
 def federation_of(case: Case, folder: Path) -> Federation:
-    """Random images, all of them parts of one memory-mapped file."""
+    """Random images, all of which are parts of one memory-mapped file."""
     fine, coarse = LabelSpace("fine", [f"{i}" for i in range(100)]), LabelSpace("coarse", ["a", "b"])
     m = Correspondence(torch.eye(2).repeat_interleave(50, 1).tolist(), fine, coarse)
     count = (case.centers + 1) * case.images
@@ -106,7 +107,7 @@ def measure(case: Case, device: torch.device, rounds: int, folder: Path) -> dict
     states = {}
     for name, running in engines.items():
         states[name], _ = running.start()
-        states[name], _ = running.round(states[name])  # captures
+        states[name], _ = running.round(states[name])  # the round that captures the graphs
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     phases: dict[str, dict[str, float]] = {}
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""A federation of random pixels in the shape of the paper's CIFAR-100 runs: speed does not depend on them."""
+"""Random pixels in the shape of the paper's CIFAR-100 runs, because speed does not depend on the content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images import per_channel
 from fedmt.methods import FedMT, Training
 
-warnings.simplefilter("error")  # a benchmark that has fallen back to the step-by-step engine measures nothing
+warnings.simplefilter("error")  # a benchmark that falls back to the step-by-step engine measures nothing
 
 FINE, COARSE = 100, 20
 REFERENCE = 2500
-"""Samples of the reference center: 25 of each class."""
+"""Samples of the reference center, 25 per class."""
 
 
 def random_federation(centers: int = 10, samples: int = 4000, tests: int = 10_000) -> Federation:
@@ -45,8 +45,8 @@ def random_federation(centers: int = 10, samples: int = 4000, tests: int = 10_00
 
 
 def engine(federation: Federation, batch: int, graphs: bool, epochs: int = 5, seed: int = 0) -> LocalEngine:
-    """FedMT at the paper's setting, three views. xi = 0: every sample is confident, as none of random pixels
-    would be."""
+    """FedMT with the paper's setting and three views. With xi = 0, every sample is confident. Otherwise
+    none would be, because the pixels are random."""
     training = Training(
         local_epochs=epochs, batch_size=batch, reference_epochs=5, supervised_views="weak+strong",
         warmup_epochs=1, learning_rate=0.03, clip=1.0,
@@ -58,6 +58,6 @@ def engine(federation: Federation, batch: int, graphs: bool, epochs: int = 5, se
 
 
 def images_a_round(federation: Federation, batch: int, epochs: int = 5) -> int:
-    """Views that a round's steps train on: three of each sample at a center, two at the reference center."""
+    """Views in the steps of a round: three per sample at a center, two at the reference center."""
     at_centers = sum(-(-epochs * len(c) // batch) * batch * 3 for c in federation.centers)
     return at_centers + 5 * REFERENCE * 2

@@ -1,21 +1,21 @@
-"""Does a round take longer, or more memory, with the same samples spread over more centers?
+"""Does a round take longer, or more memory, if the same samples are spread over more centers?
 
-40,000 samples in all at 10, 20, 40, 80 and 160 centers, local batch 50; otherwise as `gpu_round.py`.
-Goals: within 1.5 times the 10-center time, and peak memory flat.
+In all, 40,000 samples are spread over 10, 20, 40, 80 and 160 centers, with local batch 50. Everything else is
+as in `gpu_round.py`. Goals: at most 1.5 times the time of 10 centers, and constant peak memory.
 
     python benchmarks/scaling.py [--json FILE]
 
-Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), `--rounds 1`; peak is what
-torch had reserved:
+Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0 (CUDA 13.0), `--rounds 1`. Peak is the
+memory that torch had reserved:
 
     centers    seconds per round    x 10 centers    peak GB
          10               4.53            1.00        8.1
          20               4.57            1.01        9.1
          40               4.72            1.04       10.7
          80               4.89            1.08       10.2
-        160               5.54            1.22       10.3     (beside 10 centers with 4.54 s in that run)
+        160               5.54            1.22       10.3     (10 centers took 4.54 s in that run)
 
-Time: within the goal. Memory: flat from 40 centers on, not from 10; see
+The time is within the goal. Memory is constant from 40 centers on, but not from 10. See
 docs/development/performance-diary.md.
 """
 
@@ -34,7 +34,7 @@ from random_federation import engine, random_federation
 
 
 def measure(centers: int, rounds: int, batch: int) -> tuple[float, float, dict[str, float]]:
-    """Seconds a round, peak gigabytes allocated, and seconds by phase."""
+    """Seconds per round, peak gigabytes allocated, and seconds by phase."""
     gc.collect()
     torch.cuda.empty_cache()
     federation = random_federation(centers, 40_000 // centers)

@@ -1,15 +1,16 @@
-"""What secure aggregation costs per round: CPU seconds of a center and of the coordinator, and bytes.
+"""What does secure aggregation cost a center and the coordinator per round, in CPU seconds and bytes?
 
     python benchmarks/secure_aggregation.py [--centers 10] [--parameters 11200000] [--vanished 0]
 
-Rounds in one process, without Flower: every center encodes its update, masks it and reveals once. The
-coordinator adds the vectors as they come and takes the masks off the sum. The sum is compared with that of
-the plain integers. A center's time includes the fixed-point encoding, the coordinator's the decoding.
+The rounds run in one process, without Flower. Every center encodes its update, masks it and reveals once. The
+coordinator adds the vectors as they arrive and removes the masks from the sum. The sum is compared with the
+sum of the plain integers. A center's time includes the fixed-point encoding, and the coordinator's time the
+decoding.
 
 Measured 2026-11-16 on 2 cores of an Intel Xeon, shared with other work; Python 3.11.7, numpy 2.4.6,
-cryptography 50.0.2. 10 centers, 11.2 M parameters, three times 3 rounds: a center takes 0.10 to 0.34 CPU
-seconds per round (median 0.11), the coordinator 0.16 to 0.34, or 0.28 to 0.40 if two centers vanish. A center
-sends 44.8005 MB instead of 44.8000, and 493 bytes in its second message.
+cryptography 50.0.2. With 10 centers, 11.2 M parameters, and three times 3 rounds, a center takes 0.10 to 0.34
+CPU seconds per round (median 0.11). The coordinator takes 0.16 to 0.34, or 0.28 to 0.40 if two centers
+vanish. A center sends 44.8005 MB instead of 44.8000, and 493 bytes in its second message.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Do several runs at once fill a GPU better than one after the other?
+"""Do several runs at once use a GPU better than one run after another?
 
-Each process runs whole FedMT rounds (10 centers x 4000 samples, 2 local epochs, otherwise as `gpu_round.py`);
-1, 2 and 4 of them at a time. The figure is the images per second of all together. Once as it is, once with
-NVIDIA's multi-process service, which lets their kernels run at the same time (`nvidia-cuda-mps-control -d`;
-to end it `echo quit | nvidia-cuda-mps-control`).
+Each process runs whole FedMT rounds (10 centers x 4000 samples, 2 local epochs, otherwise as `gpu_round.py`),
+with 1, 2 and 4 processes at a time. The figure is the total number of images per second. Measure it once
+without and once with NVIDIA's multi-process service, which lets the kernels of several processes run at the
+same time (start it with `nvidia-cuda-mps-control -d`, and end it with `echo quit | nvidia-cuda-mps-control`).
 
     python benchmarks/side_by_side.py [--processes 1 2 4] [--batch 50]
 
-Not measured yet: written for an H200, where the time was up before its turn.
+Not measured yet. It was written for an H200, but the time there ran out before its turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where do the seconds before and in the first round go?
+"""Where is the time spent before and during the first round?
 
-Runs one of the settings of `backbones.py` for two rounds in this process and prints when each part was done:
-imports, the device, the engine, each trial of new work (with the first use of its kernels), each capture, the
-checks, and the phases of every round.
+Runs one of the settings of `backbones.py` for two rounds in this process and prints when each part was
+finished: imports, the device, the engine, each trial of new work (including the first use of its kernels),
+each capture, the checks, and the phases of every round.
 
     python benchmarks/startup.py [--network mobilenet_v2] [--tiny]
 """
@@ -52,7 +52,7 @@ def main() -> None:
 
     print(f"{time.perf_counter() - BEGIN:8.2f} s           imports", flush=True)
     timed("device", lambda: torch.zeros(1, device=device))
-    own = timed("made-up samples, no part of a run", lambda: federation(setting))
+    own = timed("random samples, not part of a run", lambda: federation(setting))
     running = timed("engine", lambda: engine(setting, own, device, True, options.tiny))
     state, _ = timed("round 0", running.start)
     for number in (1, 2, 3):

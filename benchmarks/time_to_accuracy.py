@@ -1,10 +1,11 @@
-"""How many seconds until a run first reaches an accuracy on the test images?
+"""How many seconds does a run take to first reach a given accuracy on the test images?
 
     python benchmarks/time_to_accuracy.py experiments/base/cifar100.toml --reach 66.7 \\
         --set method.prior=uniform
 
-From the start of this process: imports, data, captures, every round and every test count. The run goes on to
-its end, so that the last round's accuracy stands next to it. Read off the test curve, it chooses nothing.
+The clock starts with this process and includes imports, data, captures, every round and every test. The run
+continues to its end, so that the accuracy of the last round is known too. The time is read from the test
+curve, but no setting is tuned on it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedmt.training.run import Silent, run
 
 
 class Stopwatch(Silent):
-    """Remembers when the wanted space's accuracy first was `reach`, and prints every round."""
+    """Remembers when the accuracy in the wanted space first reached `reach`, and prints every round."""
 
     def __init__(self, space: str | None, reach: float) -> None:
         self.space, self.reach = space, reach
@@ -39,16 +40,16 @@ class Stopwatch(Silent):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Seconds from a process's start to an accuracy.")
+    parser = argparse.ArgumentParser(description="Measures the seconds from start-up to an accuracy.")
     parser.add_argument("config", type=Path)
     parser.add_argument("--reach", type=float, required=True, help="accuracy in percent")
-    parser.add_argument("--space", help="label space; the wanted one unless given")
+    parser.add_argument("--space", help="label space (default: the wanted one)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path, help="run folder; by default a temporary one")
+    parser.add_argument("--out", type=Path, help="run folder (default: a temporary one)")
     options = parser.parse_args()
     watch = Stopwatch(options.space, options.reach / 100)
     with tempfile.TemporaryDirectory() as folder:
-        # Checkpoints are part of a run, but not of each round of this one: they are for who may be killed.
+        # No checkpoint in each round: only a run that may be killed needs them.
         config = load_config(options.config, ["checkpoint_every=1000", *options.set])
         summary = run(config, options.out or Path(folder) / "run", observer=watch)
     seconds, round = watch.reached or (None, None)

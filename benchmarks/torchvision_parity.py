@@ -1,12 +1,12 @@
-"""Are the backbones torchvision's, output by output, and do weights go both ways?
+"""Do the backbones give the same outputs as torchvision's, and can weights be loaded in both directions?
 
-Each network gets torchvision's state dict and back; both answer the same random images, in evaluation and in
-training mode (batch statistics), on every device there is, in float32.
+Each network loads torchvision's state dict, and torchvision's loads ours. Both predict on the same random
+images, in evaluation and in training mode (batch statistics), on every available device, in float32.
 
     python benchmarks/torchvision_parity.py
 
 Measured 2026-11-15 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, torchvision 0.26: resnet18, resnet50 and
-mobilenet_v2 differ by 0.0 in evaluation and in training mode, on the CPU and on CUDA; weights go both ways.
+mobilenet_v2 differ by 0.0 in evaluation and training mode, on the CPU and CUDA. Weights load both ways.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def main() -> None:
         torch.manual_seed(0)
         theirs = getattr(torchvision.models, name)(weights=None, num_classes=100)
         ours = build(name, 100, 3, (64, 64), max_pool=True)
-        ours.load_state_dict(theirs.state_dict())  # strict: every name and shape
+        ours.load_state_dict(theirs.state_dict())  # strict: every name and shape must match
         images = torch.rand(8, 3, 64, 64)
         for device in devices:
             one, two, x = ours.to(device), theirs.to(device), images.to(device)
             gaps = []
             for mode in (False, True):
-                torch.manual_seed(1)  # mobilenet's dropout, in training mode
+                torch.manual_seed(1)  # for mobilenet's dropout in training mode
                 mine = one.train(mode)(x)
                 torch.manual_seed(1)
                 gaps.append(float((mine - two.train(mode)(x)).abs().max()))

@@ -1,20 +1,20 @@
-"""What each protection costs per round: seconds, CPU seconds and bytes, with it and without it.
+"""What does each protection cost per round? Seconds, CPU seconds and bytes, with it and without it.
 
     python benchmarks/trust_costs.py [--rounds 2] [--only "secure aggregation" …]
 
-The three hospitals of examples/hospitals with a ResNet-18 (11.2 M parameters) and 20 images each, so that
-nearly all of a round is overhead. Each line is a real federation of its own: a SuperLink and three
+The three hospitals of examples/hospitals train a ResNet-18 (11.2 M parameters) on 20 images each, so that
+nearly all of a round is overhead. Each line is a separate, real federation with a SuperLink and three
 SuperNodes. All but the first have TLS, keys and signatures. The audit log is always on. A proxy between each
-SuperNode and the SuperLink counts the bytes of its connections, heartbeats and polling too. Differential
-privacy changes the training and not what travels, so it is measured in a simulation: a small CNN, 4 centers
-of 200 images.
+SuperNode and the SuperLink counts the bytes of its connections, including heartbeats and polling.
+Differential privacy changes the training but not what is sent, so it is measured in a simulation with a small
+CNN and 4 centers of 200 images.
 
 Measured 2026-11-16 on 2 cores of an Intel Xeon, shared with much other work (load 17 to 30); Python 3.11.7,
-torch 2.13.0, flwr 1.41.0, one thread, --rounds 1. At such a load, differences of a few CPU seconds and of
-half a minute mean nothing; bytes are exact but for heartbeats and polling. In this order: 65, 110, 92, 100 s;
-31, 40, 37, 38 CPU seconds; 44.80, 44.88, 44.87, 44.88 MB sent. Secure aggregation, in a run of its own:
-75 s, 34 CPU seconds, 44.87 MB. The median was not measured here. Differential privacy: 2.69 s of training per
-center and round, 0.59 s without.
+torch 2.13.0, flwr 1.41.0, one thread, --rounds 1. At such a load, differences of a few CPU seconds or half a
+minute mean nothing. The bytes are exact except for heartbeats and polling. In this order: 65, 110, 92, 100 s;
+31, 40, 37, 38 CPU seconds; 44.80, 44.88, 44.87, 44.88 MB sent. Secure aggregation, in a separate run: 75 s,
+34 CPU seconds, 44.87 MB. The median was not measured here. Differential privacy takes 2.69 s of training per
+center and round, compared with 0.59 s without it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fedmt.training.run import run
 
 SUMS = "secure_aggregation = true"
 WAYS = {
-    # by name: whether there are keys, whether the coordinator sees sums alone, and the guard
+    # by name: whether there are keys, whether the coordinator sees only sums, and the guard
     "nothing: plain text, any name, no guard": (False, False, "none"),
     "TLS, keys, signatures": (True, False, "none"),
     "clipping (the default guard)": (True, False, "clip"),
@@ -83,7 +83,7 @@ test_samples = 10
 def measure(
     folder: Path, database: Path, keyed: bool, sums: bool, guard: str, rounds: int
 ) -> dict[str, float]:
-    """Of one federation: means per round; bytes are a center's."""
+    """Means per round of one federation. The bytes are those of one center."""
     make_data(folder, 20)
     federation = folder / "coordinator" / "federation.toml"
     text = federation.read_text().replace(SUMS, f"secure_aggregation = {str(sums).lower()}")
@@ -155,7 +155,7 @@ def private(folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each protection costs per round.")
     parser.add_argument("--rounds", type=int, default=2, help="of each federation")
-    parser.add_argument("--only", nargs="*", default=[], help="lines with one of these words")
+    parser.add_argument("--only", nargs="*", default=[], help="measure lines that contain one of these words")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(

@@ -1,9 +1,9 @@
-"""Carries the figures of `fedmt reproduce attacks` into docs/results: the stored ones and the page's tables.
+"""Copies the results of `fedmt reproduce attacks` into docs/results, as stored figures and as tables.
 
     python scripts/attacks_page.py [reproduced/attacks.json]
 
-With a file, docs/results/data/attacks.json becomes what the page needs of it. The tables of
-docs/results/attacks.md are written from the stored figures; the sentences around them are written by hand.
+If a file is given, the figures that the page needs are copied from it to docs/results/data/attacks.json. The
+tables of docs/results/attacks.md are written from the stored figures. Their text is written by hand.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 STORED, PAGE = RESULTS / "data" / "attacks.json", RESULTS / "attacks.md"
 METRICS = ("accuracy.garment", "attack_success")
 MIXED = "NNM"
-"""In the label of a column: its updates are mixed first. Those columns have a table of their own."""
+"""Marks the label of a column whose updates are mixed first. These columns have a separate table."""
 
 
 def kept(made: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a sweep: figures of its cells, and how many of their runs diverged."""
+    """The stored part of a sweep: the figures of its cells, and how many of their runs diverged."""
     failed = [run["label"].rpartition(", seed ")[0] for run in made["runs"] if run["status"] == "failed"]
     cells = []
     for cell in made["cells"]:
@@ -48,7 +48,7 @@ def cell_text(cell: Mapping[str, Any] | None, metric: str) -> str:
 
 
 def table(stored: Mapping[str, Any], metric: str, mixed: bool) -> str:
-    """Of the columns with or without mixing, in Markdown; empty where nothing was run."""
+    """A Markdown table of the columns with or without mixing; empty if nothing was run."""
     cells = {(c["row"], c["column"]): c for c in stored["cells"]}
     columns = [c for c in _labels(stored, "column") if (MIXED in c) == mixed]
     lines = []
@@ -62,7 +62,7 @@ def table(stored: Mapping[str, Any], metric: str, mixed: bool) -> str:
 
 
 def tables(stored: Mapping[str, Any], metric: str) -> str:
-    """Both, one below the other."""
+    """Both tables, one below the other."""
     both: Sequence[str] = [table(stored, metric, mixed) for mixed in (False, True)]
     return "\n\n".join(filter(None, both))
 

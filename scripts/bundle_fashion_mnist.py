@@ -2,8 +2,8 @@
 
     python scripts/bundle_fashion_mnist.py IDX_FOLDER
 
-It keeps the first images of each class, in file order, and stamps no date, so that it writes the same
-bytes each time (with the same zlib).
+It keeps the first images of each class, in file order, and writes no date, so that the output is always
+bit-identical (with the same zlib).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PER_CLASS: dict[Split, int] = {"train": 700, "test": 200}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Builds the bundled part of Fashion-MNIST.")
-    parser.add_argument("folder", type=Path, help="with train-images-idx3-ubyte.gz and the other three")
+    parser.add_argument("folder", type=Path, help="folder of train-images-idx3-ubyte.gz and the other three")
     folder = parser.parse_args().folder
     arrays: dict[str, Any] = {}
     for split, count in PER_CLASS.items():

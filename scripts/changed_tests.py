@@ -1,11 +1,11 @@
-"""Prints the tests that belong to what changed, for `make check`.
+"""Prints the tests of the changed files, for `make check`.
 
     python scripts/changed_tests.py [COMMIT]
 
-Changed is what differs from COMMIT (default: main), and what git does not know yet. A test file stands for
-itself. Source in src/fedmt/ROOM belongs to tests/ROOM. Pages, and what they show,
-belong to tests/docs. What has no such place, a conftest.py or pyproject.toml for instance, concerns all
-tests. The core is always tested.
+A file has changed if it differs from COMMIT (default: main) or is not tracked by git. A changed test file
+selects itself. Source in src/fedmt/ROOM selects tests/ROOM. Pages, and the files that they show, select
+tests/docs. Any other file, such as conftest.py or pyproject.toml, selects all tests. The tests of the core
+always run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[1]
 EVERYTHING = ("tests", "src")
 CORE = ("tests/test_architecture.py", "tests/core", "tests/config")
 PAGES = ("docs", "experiments", "examples", "benchmarks", "scripts", "mkdocs.yml", "CITATION.cff", "LICENSE")
-"""What the pages show, link to or speak of."""
+"""Files that the pages show, link to or mention."""
 
 
 def tests_of(path: str) -> tuple[str, ...]:
-    """The tests that a changed file concerns, as paths from the root."""
+    """The tests to run for a changed file, as paths from the root."""
     parts = PurePosixPath(path).parts
     if parts[0] in PAGES or path.endswith(".md"):
         return ("tests/docs",)
@@ -36,7 +36,7 @@ def tests_of(path: str) -> tuple[str, ...]:
 
 
 def chosen(changed: Iterable[str]) -> list[str]:
-    """The tests of all changed files and the core; nothing is named twice."""
+    """The tests of all changed files and of the core, without duplicates."""
     found = {test for path in changed for test in tests_of(path)}
     if found >= set(EVERYTHING):
         return list(EVERYTHING)

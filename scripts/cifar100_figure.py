@@ -35,7 +35,7 @@ PANELS = {
 
 
 def curve(name: str, metric: str) -> dict[int, float]:
-    """A metric of a run by round, where there is one."""
+    """A metric of a run by round, for the rounds that have it."""
     lines = (DOCS / "results" / "data" / "cifar100" / f"{name}.jsonl").read_text().splitlines()
     found = {r["round"]: metric_of(r, metric) for r in map(json.loads, lines)}
     return {k: v for k, v in found.items() if v is not None}
@@ -47,7 +47,7 @@ def main() -> None:
     for axis, (metric, title) in zip(axes, PANELS.items(), strict=True):
         for name, (label, colour, style) in RUNS.items():
             if name.startswith("oracle") and axis is not axes[0]:
-                continue  # its labels are true, and all of them certain
+                continue  # its labels are true, so all of them are certain
             values = curve(name, metric)
             if values:
                 rounds, heights = zip(*values.items(), strict=True)

@@ -1,8 +1,8 @@
-"""What mkdocs.yml asks for beyond mkdocs: the repository's own files as pages, and docstrings as Markdown.
+"""Hooks of mkdocs.yml: they show files of the repository as pages, and docstrings as Markdown.
 
 CHANGELOG.md and CONTRIBUTING.md are pages too. A page links to a file of the repository by its relative path,
-as GitHub shows it; in the site that file becomes a page of its own. A link to what is not there is a warning,
-which `mkdocs build --strict` takes for an error. Equations, written as GitHub reads them, become MathML.
+as on GitHub. In the site, that file becomes a separate page. A link to a missing file is a warning, which
+`mkdocs build --strict` treats as an error. Equations are written in GitHub's syntax and become MathML.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def address(remote: str) -> str | None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the changelog and its like, and a page for each file of the repository that a page links to."""
+    """Adds the changelog and similar files, and a page for each file of the repository that is linked."""
     root = Path(config.config_file_path).parent
     for name, uri in ROOT_PAGES.items():
         files.append(File.generated(config, uri, content=(root / name).read_text()))
@@ -76,7 +76,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Leads links that leave docs/ to their pages in the site, and drops the marks that are for tests."""
+    """Points links that leave docs/ to their pages in the site, and removes the marks that are for tests."""
     here = page.file.src_uri
 
     def lead(match: re.Match[str]) -> str:
@@ -88,7 +88,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def in_repository(page: str, link: str) -> str:
-    """The path in the repository of what a page of the site links to."""
+    """The path in the repository of the target of a link."""
     home = "" if page in ROOT_PAGES.values() else posixpath.join("docs", posixpath.dirname(page))
     return posixpath.normpath(posixpath.join(home, link))
 
@@ -109,7 +109,7 @@ def source_page(root: Path, path: str) -> str:
 
 
 def notebook_page(path: str, text: str) -> str:
-    """The text and the code of a notebook, whose outputs are not kept. Its title is its own."""
+    """The text and the code of a notebook, without outputs. The notebook has its own title."""
     parts = [f"`{path}`"]
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
@@ -118,7 +118,7 @@ def notebook_page(path: str, text: str) -> str:
 
 
 def links(markdown: str) -> Iterator[str]:
-    """The relative links of a page, without what only looks like one in code."""
+    """The relative links of a page, without code that only looks like a link."""
     for match in LINK.finditer(FENCED.sub("", markdown)):
         yield match[0]
 
@@ -132,7 +132,7 @@ def outside_code(markdown: str, change: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Equations, which pymdownx.arithmatex marks, as MathML: browsers set it without a script."""
+    """Converts equations, which pymdownx.arithmatex marks, to MathML, which needs no script in a browser."""
 
     def mathml(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
@@ -147,8 +147,8 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 class Docstrings(griffe.Extension):
-    """Docstrings as they are written in this project, to Markdown: examples become code, and lines that begin
-    with the name of an argument or attribute become a list."""
+    """Converts this project's docstrings to Markdown: examples become code, and lines that begin with the
+    name of an argument or attribute become a list."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None and not obj.is_alias:
@@ -172,7 +172,7 @@ def as_markdown(docstring: str, names: set[str]) -> str:
 
 
 def as_list(paragraph: str, names: set[str]) -> str:
-    """`name: text` at the beginning of a line or after a full stop or semicolon, for names that are known."""
+    """Finds `name: text` for known names, at the beginning of a line or after a full stop or semicolon."""
     if not names or paragraph.startswith("    "):  # an equation
         return paragraph
     name = "|".join(sorted(map(re.escape, names), key=len, reverse=True))

@@ -1,14 +1,14 @@
-"""Fitzpatrick 17k as embeddings: features of a frozen ImageNet network, as a federation of npz files.
+"""Turns Fitzpatrick 17k into a federation of npz files, with features of a frozen ImageNet network.
 
     python scripts/embeddings.py data/fitzpatrick17k resnet18.safetensors data/embeddings
     fedmt reproduce embeddings --data data
 
-The first folder holds fitzpatrick17k.csv and `images/<md5hash>.jpg`; images that cannot be had are left
-out. The second argument is a weight file with torchvision's names. A ResNet18 sees each image at 128 pixels
-and gives 512 numbers. A fifth of each class is the test. The reference center has 20 images of each of the
-seven classes that have images; the others are spread over six centers. Three of these label in three
-classes, three say whether a lesion is malignant. Every center's file has its twin `*-fine.npz` with the
-fine labels, for the bound.
+The first folder holds fitzpatrick17k.csv and `images/<md5hash>.jpg`. Missing images are left out. The second
+argument is a weight file with torchvision's names. A ResNet18 turns each image, at 128 pixels, into 512
+numbers. A fifth of each class is the test set. The reference center has 20 images of each of the seven
+classes that have images. The other images are spread over six centers. Three of these centers label in three
+classes, and three label whether a lesion is malignant. Every center's file has a counterpart `*-fine.npz`
+with the fine labels, for the bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE, PER_CLASS, CENTERS = 128, 20, 6
 
 
 def embed(paths: list[Path], weights: Path) -> np.ndarray:
-    """[N, 512]."""
+    """Features of shape [N, 512]."""
     input = Images((3, SIZE, SIZE))
     network = build("resnet18", 1, input, weights)
     network.fc = torch.nn.Identity()

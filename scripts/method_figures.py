@@ -1,7 +1,7 @@
 """Draws the four figures of docs/concepts/why.md and docs/concepts/method.md.
 
 python scripts/method_figures.py              draws, from docs/figures/method.json
-python scripts/method_figures.py --measure    first runs the quickstart's FedMT (E), seed 0, for that file
+python scripts/method_figures.py --measure    first runs the quickstart's FedMT (E), seed 0, to make that file
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
 TINTS = ("#cfe3f2", "#f7d9c4", "#cdeade", "#f1d9e6", "#f8e6c1", "#ddf0fb")
 ORDER = ("trouser", "dress", "t-shirt", "shirt", "pullover", "coat", "sandal", "sneaker", "ankle boot", "bag")
-"""The garments so that every class of the two other spaces is a run of neighbours."""
+"""The garments, in an order in which the garments of every class of the two other spaces are adjacent."""
 
 
 def measure() -> dict[str, Any]:
-    """M-hat of every center in every round, and the last model's answer to the first test image it is torn
-    about, between two garments of one department and two layers."""
+    """M-hat of every center in every round, and the last model's prediction for the first test image on which
+    it is undecided between two garments of the same department but of different layers."""
     torch.set_num_threads(1)
     config = quickstart_config("FedMT (E)", seed=0)
     federation, _ = build_federation(config)
@@ -85,7 +85,7 @@ def measure() -> dict[str, Any]:
 
 
 def label_spaces() -> Figure:
-    """Three ways to label ten garments, and what is left of them in common."""
+    """Three ways to label ten garments, and what they have in common."""
     rows = [("garment\n(wanted)", [[g] for g in ORDER], list(ORDER))]
     for matrix in (GARMENT_TO_DEPARTMENT, GARMENT_TO_LAYER):
         groups = [_members(matrix, name) for name in matrix.coarse]
@@ -123,7 +123,7 @@ def _members(matrix: Correspondence, name: str) -> list[str]:
 
 
 def _common(partitions: list[list[list[str]]]) -> list[list[str]]:
-    """The finest grouping that every space can answer in: groups that share a garment become one."""
+    """The finest grouping in which every space can answer: groups that share a garment are merged."""
     groups: list[set[str]] = []
     for group in (set(g) for partition in partitions for g in partition):
         touched = [g for g in groups if g & group]
@@ -242,7 +242,7 @@ def _heat(axes: Axes, matrix: Correspondence, values: np.ndarray, names: bool = 
 
 
 def estimate(measured: dict[str, Any]) -> Figure:
-    """M-hat of one center in the first and the last round, and the errors of all over the rounds."""
+    """M-hat of one center in the first and the last round, and the errors of all centers over the rounds."""
     rounds = measured["rounds"]
     figure = Figure(figsize=(10.5, 5.4), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=[1.5, 1])

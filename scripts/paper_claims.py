@@ -1,4 +1,4 @@
-"""What the paper claims, each as comparisons of two figures of our runs: does it hold, and was it run?"""
+"""The paper's claims, each as comparisons of two figures of our runs: was it run, and does it hold?"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paper_tables import Tables
 
 FEDMT = ("FedMT (T)", "FedMT (E)")
 Comparison = tuple[str, float | None, float | None]
-"""Where, what should be larger, and what should be smaller; None where it was not run."""
+"""The place, the figure that should be larger, and the one that should be smaller; None if not run."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """text: as the paper has it. compared: every comparison that it consists of. unit: of the margin.
-    one: one comparison that holds is enough."""
+    """text: the claim in the paper's words. compared: all comparisons that make up the claim. unit: the unit
+    of the margin. one: true if one comparison that holds is enough."""
 
     text: str
     compared: Callable[[Tables], Iterator[Comparison]]
@@ -24,7 +24,7 @@ class Claim:
     one: bool = False
 
     def judged(self, tables: Tables) -> tuple[str, str]:
-        """The verdict, and what it rests on."""
+        """The verdict, and the reason for it."""
         every = list(self.compared(tables))
         margins = [(a - b, where) for where, a, b in every if a is not None and b is not None]
         if not margins:
@@ -62,11 +62,11 @@ def _estimated_close_to_given(t: Tables) -> Iterator[Comparison]:
 
 
 PAPERS_GAP = 64.55 - 61.41
-"""Points between FedMT (T) and (E) at n = 15 in the paper: what it calls comparable."""
+"""The gap in points between FedMT (T) and (E) at n = 15 in the paper, which the paper calls comparable."""
 
 
 def _more_labels_help(t: Tables) -> Iterator[Comparison]:
-    """Each n and the next one that was run."""
+    """Pairs of each n and the next n that was run."""
     for column in t.columns("main"):
         every = {row: t.value("main", row, column) for row in t.rows("main")}
         known = {row: value for row, value in every.items() if value is not None}
@@ -95,7 +95,7 @@ def _above_semifl(name: str) -> Callable[[Tables], Iterator[Comparison]]:
 
 
 def _falls_less(name: str, first: str, last: str) -> Callable[[Tables], Iterator[Comparison]]:
-    """The share of its accuracy that SemiFL loses, and FedMT's, in percent."""
+    """The shares of accuracy that SemiFL and FedMT lose, in percent."""
 
     def lost(t: Tables, column: str) -> float | None:
         start, end = t.value(name, first, column), t.value(name, last, column)

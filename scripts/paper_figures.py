@@ -2,8 +2,8 @@
 
     python scripts/paper_figures.py
 
-A figure is drawn as soon as there are two points of a line for it. Lines and full points are ours, with one
-standard deviation where there are several seeds; crosses are the figures that the paper prints.
+A figure is drawn as soon as one of its lines has two points. Lines and full points are ours, with one
+standard deviation if there are several seeds. Crosses are the figures that the paper prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METHODS = {
     "FedMT (E, counting)": SKY,
     "Learnable": PINK,
 }
-"""Each has one color on the whole page; from ImageNet weights it is dashed."""
+"""Each method has one color on the whole page. Its line is dashed if it starts from ImageNet weights."""
 
 BY_ROW = {
     "main": (
@@ -47,11 +47,11 @@ BY_ROW = {
     "scalability": ("accuracy.fine", "centers", "test accuracy, fine classes, %"),
     "backbones": ("accuracy.fine", "", "test accuracy, fine classes, %"),
 }
-"""Figures with a point for each row: metric, and what the axes say."""
+"""Figures with one point per row: the metric, and the labels of the axes."""
 
 
 def by_row(tables: Tables, name: str) -> Figure | None:
-    """A line for each method over the rows of an experiment."""
+    """Draws one line per method over the rows of an experiment."""
     metric, below, beside = BY_ROW[name]
     rows = [row for row in tables.rows(name) if not row.startswith("N_c")]
     figure, axis = blank(below, beside)
@@ -62,7 +62,7 @@ def by_row(tables: Tables, name: str) -> Figure | None:
         printed = [tables.printed(name, row, column, metric) for row in rows]
         most, papers = max(most, sum(f is not None for f in found)), papers or any(printed)
         if any(found):
-            # A row that was not run breaks the line; between two networks there is none.
+            # A row that was not run breaks the line. Networks are never connected by a line.
             heights = [f.value if f else math.nan for f in found]
             spread = [f.deviation or 0.0 if f else math.nan for f in found]
             line = "" if name == "backbones" else style
@@ -80,7 +80,7 @@ def by_row(tables: Tables, name: str) -> Figure | None:
 
 
 def mhat(tables: Tables) -> Figure | None:
-    """The error of M-hat over the rounds; the samples per center tell the lines of a method apart."""
+    """Draws the error of M-hat over the rounds. The lines of a method differ in the samples per center."""
     figure, axis = blank("round", "error of M-hat (Frobenius norm)")
     styles = dict(zip(tables.rows("mhat"), (":", "--", "-"), strict=True))
     drawn = False
@@ -104,18 +104,18 @@ def mhat(tables: Tables) -> Figure | None:
 
 
 def look(column: str) -> tuple[str, str]:
-    """The color and line of a method."""
+    """The color and line style of a method."""
     method, imagenet, _ = column.partition(" (ImageNet)")
     return METHODS[method], "--" if imagenet else "-"
 
 
 def short(row: str) -> str:
-    """What stands below the axis for a row."""
+    """The label of a row below the axis."""
     return row.rpartition("= ")[2].removeprefix("non-IID, ").replace(", ", ",\n")
 
 
 def place(label: str) -> int:
-    """Where a legend's line belongs: as the methods are listed."""
+    """The position of a line in the legend, which follows the order of the methods."""
     return max((at for at, method in enumerate(METHODS) if label.startswith(method)), default=len(METHODS))
 
 
@@ -133,7 +133,7 @@ def blank(below: str, beside: str) -> tuple[Figure, Axes]:
 def finished(figure: Figure, axis: Axes) -> Figure:
     axis.set_ylim(bottom=0)
     handles, labels = axis.get_legend_handles_labels()
-    # matplotlib lists lines before points with errors.
+    # By default, matplotlib lists lines before points with errors.
     order = sorted(range(len(labels)), key=lambda at: place(labels[at]))
     figure.legend(
         [handles[i] for i in order],

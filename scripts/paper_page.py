@@ -1,8 +1,8 @@
 """Writes the generated parts of docs/results/paper.md from the raw files in docs/results/data.
 
-    python scripts/paper_page.py            # --check says whether the page is up to date instead
+    python scripts/paper_page.py            # with --check, only says whether the page is up to date
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest of the page is written by hand.
+A generated part is between `<!-- generated: NAME -->` and `<!-- end -->`. The rest is written by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIGURES = PAGE.parent.parent / "figures"
 PART = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 SEEDS = {"main": {"n = 5": 3, "n = 25": 3}, "fitzpatrick": {"5 %": 3, "10 %": 3, "20 %": 3}}
-"""Seeds that were asked for, where it was more than one."""
+"""The number of seeds, for tables that ask for more than one."""
 
 EXPERIMENTS = (
     "main", "estimators", "mhat", "noniid", "cifar100_ablation", "backbones", "scalability", "initialization",
@@ -33,7 +33,7 @@ EXPERIMENTS = (
 
 
 def part(name: str, tables: Tables) -> str:
-    """One generated part: `table main accuracy.fine`, `figure coarse`, or one of those below."""
+    """One generated part: `table main accuracy.fine`, `figure coarse`, or one of the parts below."""
     kind, _, rest = name.partition(" ")
     if kind == "table":
         experiment, *metrics = rest.split()
@@ -63,7 +63,7 @@ def claims(tables: Tables) -> str:
 
 
 def seeds(tables: Tables) -> str:
-    """How far the seeds of a cell are apart."""
+    """How much the results of a cell differ between seeds."""
     lines = []
     for row, column in tables.cells("main"):
         runs = tables.finished("main", row, column)
@@ -98,7 +98,7 @@ def missing(tables: Tables) -> str:
 
 
 def seconds(tables: Tables) -> str:
-    """What a run costs, by method, and what it was made with."""
+    """The cost of a run by method, and the machine and versions it was made with."""
     found: dict[tuple[str, int, str], list[float]] = {}
     versions: Counter[str] = Counter()
     for run in tables.runs.all:
@@ -126,7 +126,7 @@ PARTS: dict[str, Callable[[Tables], str]] = {
 
 
 def written(text: str, tables: Tables) -> str:
-    """The page with its generated parts made anew."""
+    """The page with its generated parts written again."""
     return PART.sub(lambda found: f"{found[1]}\n{part(found[2], tables)}\n\n{found[4]}", text)
 
 

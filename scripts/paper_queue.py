@@ -1,11 +1,12 @@
-"""Makes the runs that docs/results/paper.md still lacks, in the order in which a reader asks for them.
+"""Makes the runs that docs/results/paper.md still lacks, in the order in which readers need them.
 
     python scripts/paper_queue.py --list
     python scripts/paper_queue.py --data data --weights resnet18_imagenet.safetensors --seconds 600
 
-One run after the other, each written as a raw file as soon as it is finished. A run that would not end within
---seconds, by an estimate, is not begun. A run that has a raw file is not made again, so the same command
-continues. `fedmt reproduce` makes the same runs by table, with checkpoints and side by side.
+Runs are made one after another, and each is written as a raw file as soon as it is finished. A run is not
+started if, by an estimate, it would not end within --seconds. A run that has a raw file is not repeated, so
+the same command continues where the last one stopped. `fedmt reproduce` makes the same runs by table, with
+checkpoints and in parallel.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FEDMT = ("FedMT (T)", "FedMT (E)")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Cells of an experiment, by what `--only` would say of them (none: all), and the seeds."""
+    """Cells of an experiment, selected as by `--only` (none: all cells), and the seeds."""
 
     experiment: str
     only: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ def cells(row: str, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 QUEUE = (
-    # What suits the baselines, then the table that everybody asks for, where there are most labels.
+    # First the settings of the baselines, then the most important table, starting with the most labels.
     Wanted(
         "baselines_search", tuple(f"{m}: {s}" for m in FEDERATED[:2] for s in ("the recipe", "weak views"))
     ),
@@ -78,15 +79,15 @@ QUEUE = (
 )
 
 SECONDS_PER_IMAGE = 22e-6
-"""On one H200: FedMT's 150 rounds at n = 25 see 7.6 million images, each in two views, in 167 s."""
+"""Measured on one H200: FedMT's 150 rounds at n = 25 see 7.6 million images, each in two views, in 167 s."""
 START = 12.0
-"""Seconds before and after the rounds of a run: data, captured graphs, the last evaluation."""
+"""Seconds that a run takes outside its rounds: data, captured graphs, the last evaluation."""
 TIMES = {"resnet50": 5.0, "mobilenet_v2": 2.0}
-"""How much longer than ResNet18's, roughly."""
+"""How much longer a run takes than with ResNet18, roughly."""
 
 
 def estimated_seconds(config: Config) -> float:
-    """Of one H200, roughly: enough to tell whether a run fits into what is left."""
+    """Rough seconds on one H200, precise enough to tell whether a run fits into the remaining time."""
     views = 3 if config.method.get("projection", "none") == "all" else 2
     if (
         config.method["name"] in ("single", "fedtrans", "fedrep")
@@ -97,21 +98,21 @@ def estimated_seconds(config: Config) -> float:
     size = 8.0 if config.benchmark and config.benchmark.data.source == "fitzpatrick17k" else 1.0
     images = (
         cost(config) or 8_000 * config.training.rounds
-    )  # how many there are only Fitzpatrick's data tells
+    )  # for Fitzpatrick, the number is known only from its data
     return START + images * SECONDS_PER_IMAGE * views / 2 * small * size * TIMES.get(
         config.model.backbone, 1.0
     )
 
 
 def missing(known: Runs, data: Path | None, weights: tuple[Path, ...]) -> Iterator[tuple[Wanted, Run]]:
-    """Every run of the queue that has no raw file, once, in its order."""
+    """Every run of the queue that has no raw file, once, in the order of the queue."""
     done = {(identity(run.config), run.config.seed) for run in known.all if run.finished}
     for wanted in QUEUE:
         sweep = Sweep(max(wanted.seeds) + 1, only=wanted.only, data=data, weights=weights)
         chosen = [
             c for c in expand(read_experiment(known_experiments()[wanted.experiment]), sweep) if c.selected
         ]
-        # In the order of `only`, where it names single cells, and seed by seed.
+        # The order is that of `only`, if it names single cells, and then that of the seeds.
         chosen.sort(key=lambda c: _place(f"{c.column}, {c.row}", wanted.only))
         for seed in wanted.seeds:
             for one in (cell.runs[seed] for cell in chosen if cell.runs):
@@ -173,7 +174,7 @@ def main() -> None:
 def make(one: Run, label: str, out: Path) -> None:
     """One run, and its raw file."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:  # checkpoints of 90 MB each stay behind
+    with tempfile.TemporaryDirectory() as folder:  # checkpoints of 90 MB each are not kept
         place = Path(folder) / "run"
         try:
             summary = run(one.config, place)

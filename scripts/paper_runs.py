@@ -1,11 +1,11 @@
-"""The runs behind docs/results/paper.md: run folders to small raw files, and raw files to runs.
+"""Converts the run folders behind docs/results/paper.md to small raw files, and reads raw files as runs.
 
     python scripts/paper_runs.py reproduced/runs [docs/results/data/paper]
 
-writes a JSON file for each run folder: settings, versions, seconds, and what was measured after each round.
-A run that was stopped is kept too, and counts as stopped. Two runs are the same if their settings are,
-wherever their data and weights were: that is how a cell of an experiment finds its runs, and why a
-cell whose settings have changed since says "not run".
+The command writes a JSON file for each run folder, with its settings, versions, seconds, and the measurements
+after each round. A stopped run is kept too, and is marked as stopped. Two runs are the same if their settings
+are the same, no matter where their data and weights were. This is how a cell of an experiment finds its runs,
+and why a cell whose settings have changed since then says "not run".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedmt.runs.records import read_record
 DATA = Path(__file__).resolve().parent.parent / "docs" / "results" / "data"
 FOLDER, EARLIER = DATA / "paper", DATA / "cifar100"
 PRINTED = "printed.json"
-"""The paper's figures, next to the raw files."""
+"""The paper's figures, stored in the folder of the raw files."""
 
 MEASURES = ("confident_share", "pseudo_label_accuracy", "correspondence_error")
 NO_MATTER = (
@@ -45,14 +45,14 @@ NO_MATTER = (
     "tracking",
     "deployment",
 )
-"""Settings that change no result, or are spelled out elsewhere, as the preset is; and the seed."""
+"""The seed, and settings that do not change the result or are written out elsewhere, as the preset is."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run as its raw file has it.
+    """A run as stored in its raw file.
 
-    series: by dotted name, a value for each round from 0 on, None where there is none; shares from 0 to 1.
+    series: by dotted name, a value for each round from 0 on, or None if missing. Shares are from 0 to 1.
     """
 
     config: Config
@@ -66,21 +66,21 @@ class Measured:
 
     @property
     def rounds(self) -> int:
-        """The last round's number."""
+        """The number of the last round."""
         return max(map(len, self.series.values())) - 1
 
     def last(self, metric: str) -> float | None:
-        """Of the last round; shares in percent."""
+        """The value of the last round, with shares in percent."""
         return self.curve(metric).get(self.rounds)
 
     def curve(self, metric: str) -> dict[int, float]:
-        """By round; shares in percent."""
+        """The values by round, with shares in percent."""
         scale = 1 if metric.startswith("correspondence_error") else 100
         return {r: scale * v for r, v in enumerate(self.series.get(metric, ())) if v is not None}
 
 
 class Runs:
-    """All raw files, by the settings of their runs."""
+    """All raw files, indexed by the settings of their runs."""
 
     def __init__(self, folder: Path = FOLDER, earlier: Path | None = EARLIER) -> None:
         self.all = [read(path) for path in sorted(folder.glob("*.json")) if path.name != PRINTED]
@@ -91,11 +91,11 @@ class Runs:
             self._known.setdefault(identity(run.config), []).append(run)
 
     def of(self, cell: Cell) -> list[Measured]:
-        """The runs of a cell, by seed, finished or not."""
+        """The runs of a cell by seed, finished or not."""
         return self._known.get(identity(cell.runs[0].config), []) if cell.runs else []
 
     def repeated(self) -> list[list[Measured]]:
-        """Runs with the same settings and seed that were finished more than once."""
+        """Finished runs that share their settings and seed with another one."""
         by_seed: dict[tuple[str, int], list[Measured]] = {}
         for key, runs in self._known.items():
             for run in runs:
@@ -105,7 +105,7 @@ class Runs:
 
 
 def identity(config: Config) -> str:
-    """A short name of all that a run's result follows from but its seed, without where its files were."""
+    """A short name for everything that determines a run's result except the seed, without file locations."""
     plain = resolved(config)
     for key in NO_MATTER:
         plain.pop(key, None)
@@ -118,10 +118,10 @@ def identity(config: Config) -> str:
 
 
 def cells_of(name: str) -> list[Cell]:
-    """The cells of a shipped experiment, those from ImageNet weights among them, with one seed."""
+    """The cells of a shipped experiment with one seed, including those from ImageNet weights."""
     with (
         TemporaryDirectory() as folder
-    ):  # files that are only named: which ones they are changes no `identity`
+    ):  # the files only need to exist, since `identity` does not depend on them
         files = tuple(Path(folder, backbone) for backbone in ("resnet18", "mobilenet_v2", "resnet50"))
         for file in files:
             file.touch()
@@ -132,19 +132,19 @@ def cells_of(name: str) -> list[Cell]:
 
 
 def read(path: Path) -> Measured:
-    """A raw file."""
+    """Reads a raw file."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     return Measured(parse_config(raw.pop("settings")), raw.pop("series"), raw, path.name)
 
 
 def read_earlier(path: Path) -> Measured:
-    """A run of docs/results/data/cifar100: its config, and next to it its rounds."""
+    """Reads a run of docs/results/data/cifar100: its config, and the rounds stored alongside it."""
     records = [read_record(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
     return Measured(load_config(path), series_of(records), {}, path.stem)
 
 
 def series_of(records: Iterable[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    """What is kept of a run's rounds."""
+    """The part of a run's rounds that is kept."""
     records = list(records)
     spaces = list(records[-1]["accuracy"])
     names = [*(f"accuracy.{space}" for space in spaces), *MEASURES]
@@ -171,7 +171,7 @@ def _short(value: float | None) -> float | None:
 
 
 def to_json(folder: Path) -> tuple[str, str]:
-    """The name and the text of a run folder's raw file."""
+    """The name and the content of the raw file for a run folder."""
     run = RunFolder(folder)
     config = load_config(run.config_file)
     summary = run.summary() or {}
@@ -195,7 +195,7 @@ def to_json(folder: Path) -> tuple[str, str]:
 
 
 def _name(config: Config) -> str:
-    """What a reader looks for, and the settings' short name for all that it does not say."""
+    """A name that a reader can search for, ending in a short name for all other settings."""
     assert config.benchmark is not None
     method = config.method["name"]
     if config.method.get("correspondence") == "estimated":
@@ -211,7 +211,7 @@ def main(runs: Path, out: Path = FOLDER) -> None:
     for folder in sorted(path.parent for path in runs.glob("**/metrics.jsonl")):
         name, text = to_json(folder)
         place, number = out / f"{name}.json", 1
-        # The same settings on another day are a repeat; the same rounds, or more of them, replace the file.
+        # The same settings on another day are a repeat. The same rounds, or more of them, replace the file.
         while place.exists() and not _replaces(text, place.read_text(encoding="utf-8")):
             number += 1
             place = out / f"{name}-repeat-{number}.json"

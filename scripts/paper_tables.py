@@ -1,4 +1,4 @@
-"""Figures of the paper's experiments from raw files, as tables in Markdown; the paper's own beneath ours."""
+"""Markdown tables of the paper's experiments from raw files, with the paper's figures below ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmt.commands.sweeps.expansion import Cell
 from fedmt.commands.sweeps.experiment import Experiment, known_experiments, read_experiment
 
 FAR = 2.0
-"""Points: a difference from the paper's figure that is larger is printed bold."""
+"""In points: a larger difference from the paper's figure is printed in bold."""
 
 NOT_RUN = "not run"
 TITLES = {
@@ -29,7 +29,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured for a cell in the last round: mean over seeds, and deviation if there are several."""
+    """The result of a cell in the last round: the mean over seeds, and the deviation if there are several."""
 
     value: float
     deviation: float | None
@@ -42,7 +42,7 @@ class Figure:
 
 
 class Tables:
-    """All experiments, with what is known of their cells."""
+    """All experiments, with the known results of their cells."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
@@ -60,7 +60,7 @@ class Tables:
         return self.runs.of(self.cells(name)[row, column])
 
     def finished(self, name: str, row: str, column: str) -> list[Measured]:
-        """The finished runs of a cell, one per seed: of repeated ones the first."""
+        """The finished runs of a cell, one per seed. Of repeated runs, the first one counts."""
         by_seed = {run.config.seed: run for run in reversed(self._runs(name, row, column)) if run.finished}
         return [by_seed[seed] for seed in sorted(by_seed)]
 
@@ -75,7 +75,7 @@ class Tables:
         return [column.label for column in self.experiment(name).file.columns]
 
     def figure(self, name: str, row: str, column: str, metric: str) -> Figure | None:
-        """None where nothing was run to its end, or a run has no such metric."""
+        """None if no run was finished, or if a run does not have this metric."""
         found = [run.last(metric) for run in self.finished(name, row, column)]
         values = [value for value in found if value is not None]
         if not values:
@@ -92,7 +92,7 @@ class Tables:
     # -- Markdown --------------------------------------------------------------------------------------
 
     def table(self, name: str, metric: str) -> str:
-        """Ours, the paper's in italics, and the difference. Rows and columns without any are left out."""
+        """Our figure, the paper's in italics, and the difference. Empty rows and columns are left out."""
         rows = [
             r for r in self.rows(name) if any(self._known(name, r, c, metric) for c in self.columns(name))
         ]
@@ -109,7 +109,7 @@ class Tables:
         return ran is not None or self.printed(name, row, column, metric) is not None
 
     def cell(self, name: str, row: str, column: str, metric: str) -> str:
-        """`66.92 ± 0.12<br>*66.70 ± 0.21*<br>+0.22`, or how far it is."""
+        """`66.92 ± 0.12<br>*66.70 ± 0.21*<br>+0.22`, or how far the run got."""
         found = self.figure(name, row, column, metric)
         stopped = self.stopped(name, row, column)
         digits = 2 if metric.startswith(("accuracy", "correspondence")) else 1
@@ -128,7 +128,7 @@ class Tables:
         return "<br>".join(parts)
 
     def missing(self, name: str, seeds: Mapping[str, int]) -> tuple[int, int, str]:
-        """Cells that were run, cells in all, and what is missing. seeds: asked for, by row, if not one."""
+        """The number of cells that were run, of all cells, and the missing ones. seeds: by row, if not 1."""
         lacking: dict[str, list[str]] = {}
         few = []
         ran = 0

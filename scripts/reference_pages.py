@@ -1,10 +1,10 @@
-"""Writes docs/reference/config.md and docs/reference/cli.md from the code, so that page and code agree.
+"""Writes docs/reference/config.md and docs/reference/cli.md from the code, so that pages and code agree.
 
     python scripts/reference_pages.py
 
-What a key does is the docstring below it in the code. Its default, its type and its choices come from the
-schema. Ranges that a class checks itself are found by trying values. `tests/docs/test_reference.py` compares
-the pages with what this makes, and a key without a docstring is an error.
+The description of a key is the docstring below it in the code. Its default, its type and its choices come
+from the schema. A range that a class checks itself is found by trying values. `tests/docs/test_reference.py`
+compares the pages with the output of this script. A key without a docstring is an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MADE = (
 
 @cache
 def docstrings(kind: type) -> dict[str, str]:
-    """The docstring below each key of a class, those of its bases included."""
+    """The docstring below each key of a class, including the keys of its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not base.__module__.startswith("fedmt."):
@@ -84,7 +84,7 @@ def description(kind: type, key: str) -> str:
 
 
 def in_toml(value: Any) -> str:
-    """A default as a config would have it."""
+    """A default, as written in a config."""
     if value is None or value in ({}, (), ""):
         return "not set"
     if isinstance(value, bool):
@@ -99,7 +99,7 @@ def in_toml(value: Any) -> str:
 
 
 def kinds_of(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation allows, without None and without what pydantic is told of them."""
+    """The types that an annotation allows, without None and without pydantic's metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from kinds_of(get_args(annotation)[0])
@@ -138,7 +138,7 @@ def type_in_words(annotation: Any) -> str:
 
 
 def range_of(accepts: Callable[[float], bool], whole: bool) -> str:
-    """The range of a number, by trying: the least value is 0, 1, 2 or just above 0, the greatest anything."""
+    """The range of a number, by trial: it starts at 0, 1, 2 or just above 0, and may end anywhere."""
     low = next((v for v in (-1, 0, 1e-6, 1, 2) if not (whole and v == 1e-6) and accepts(v)), -1)
     if low == -1:
         return ""
@@ -154,7 +154,7 @@ def range_of(accepts: Callable[[float], bool], whole: bool) -> str:
 
 
 def limits_in(annotation: Any) -> Iterator[Any]:
-    """The limits that pydantic is told, anywhere in an annotation."""
+    """The limits given to pydantic anywhere in an annotation."""
     for part in getattr(annotation, "__metadata__", ()):
         yield from part.metadata if isinstance(part, FieldInfo) else [part]
     if get_origin(annotation) in (Annotated, Union, types.UnionType):
@@ -163,7 +163,7 @@ def limits_in(annotation: Any) -> Iterator[Any]:
 
 
 VALUES = {"model.freeze": "`true` or `false`"}
-"""Of keys with a second spelling of the same."""
+"""Values of keys that have a second spelling of the same."""
 LIMITS = (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
 
 
@@ -229,7 +229,7 @@ def table_of(kind: Any, table: str, leave_out: Iterable[str] = ()) -> list[str]:
 
 
 def named(table: str, registry: Any, default: str, text: str) -> list[str]:
-    """A table that chooses one thing by its name: the name, and the options of each."""
+    """A table that selects one thing by its name: the name, and the options of each choice."""
     names = ", ".join(f'`"{name}"`' for name in registry)
     lines = [*HEADER, row(table, "name", names, in_toml(default) if default else "required", text)]
     seen: dict[str, list[str]] = {}
@@ -263,7 +263,7 @@ def choices(registry: Iterable[str]) -> str:
 
 
 def config_page() -> str:
-    """The page, from its frame `config_page.md` and the tables that the code gives."""
+    """The page, from the template `config_page.md` and the tables that come from the code."""
     frame = (Path(__file__).parent / "config_page.md").read_text()
     source = set(SourceSpec.model_fields)
     parts: dict[str, list[str]] = {
@@ -300,7 +300,7 @@ def config_page() -> str:
     seen: set[str] = set()
 
     def once(match: re.Match[str]) -> str:
-        """An anchor is where its key comes first."""
+        """Places an anchor where its key first occurs."""
         first, _ = match[1] not in seen, seen.add(match[1])
         return match[0] if first else ""
 
@@ -328,7 +328,7 @@ def cli_page() -> str:
 
 
 def as_paragraphs(text: str) -> str:
-    """A help text, whose line breaks are those of the code."""
+    """A help text without the line breaks of the code."""
     return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(text.replace("\b", "")).split("\n\n"))
 
 

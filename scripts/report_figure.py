@@ -33,7 +33,7 @@ def main(quickstart: Path) -> None:
         top = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 16}
         page.screenshot(path=SUMMARY, full_page=True, clip=top)
         browser.close()
-    # Few colors are in it: a palette takes half of the bytes.
+    # The picture has few colors, so a palette halves its size.
     for path in (SUMMARY, OUT):
         Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 

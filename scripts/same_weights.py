@@ -4,8 +4,9 @@
 
 The other commit is checked out into a temporary folder. Both trees then run the same short configurations
 through their own command line (for Flower, through the in-process grid of their own tests), and the SHA-256
-of the final weights is compared. Use it before and after a change of structure, on one machine: bits depend
-on the type of CPU and on the number of threads, so both trees get one thread. Exit status 0: all are equal.
+hashes of the final weights are compared. Run it for a change of structure, with both trees on one machine:
+the bits depend on the CPU type and on the number of threads, so both trees get one thread. Exit status 0
+means that all are equal.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ timeout = 60
 """
 
 FEDMT = 'name = "fedmt"\n'
-# Each part is text for one place of CONFIG. `how`: 'run', 'resume' (killed after round 1) or 'flower'.
+# Each part is text for one place in CONFIG. `how` is 'run', 'resume' (killed after round 1) or 'flower'.
 CASES: dict[str, dict[str, str]] = {
     "fedmt-given": {"method": FEDMT},
     "fedmt-estimated": {"method": FEDMT + 'correspondence = "estimated"'},
@@ -172,10 +173,10 @@ def compare(folder: Path, other: Path, names: list[str], device: str) -> int:
 
 
 def train(tree: Path, config: Path, out: Path, how: str) -> Path:
-    """Runs a config with a tree's own source; the run folder."""
+    """Runs a config with a tree's own source, and returns the run folder."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     if how == "flower":
-        # Since names follow from keys, a run without them says so; trees from before do not know the word.
+        # Names now follow from keys, so a run without keys must set `insecure`, which older trees reject.
         schema = tree / "src" / "fedmt" / "config" / "schema.py"
         if schema.exists() and "insecure: bool" in schema.read_text():
             given, config = config.read_text(), out.with_suffix(".toml")
@@ -203,7 +204,7 @@ def kill_after_round_1(command: list[str], environment: dict[str, str], out: Pat
 
 
 def digest(run: Path) -> str:
-    """Of the model's weights in the last checkpoint."""
+    """The hash of the model's weights in the last checkpoint."""
     from safetensors.torch import load_file
 
     files = sorted((run / "checkpoints").glob("round-*.safetensors"))

@@ -1,12 +1,13 @@
-"""TREC and CLINC150 from their downloads to the CSV files that experiments/trec.toml and clinc150.toml read.
+"""Converts the downloads of TREC and CLINC150 to the CSV files of experiments/trec.toml and clinc150.toml.
 
     python scripts/text_benchmarks.py trec DOWNLOADS data/trec
     python scripts/text_benchmarks.py clinc150 DOWNLOADS data/clinc150
 
 DOWNLOADS holds `train_5500.label` and `TREC_10.label` (https://cogcomp.seas.upenn.edu/Data/QA/QC), or
-`data_full.json` and `domains.json` (https://github.com/clinc/oos-eval); JSON files may be gzipped. The new
-folder gets train.csv, validation.csv and test.csv with the columns text, fine and coarse. TREC has no
-validation part: every tenth line of its training file is copied to validation.csv, and the others to fit.csv.
+`data_full.json` and `domains.json` (https://github.com/clinc/oos-eval). The JSON files may be gzipped. The
+new folder gets train.csv, validation.csv and test.csv with the columns text, fine and coarse. TREC has no
+validation part, so every tenth line of its training file is copied to validation.csv, and the others to
+fit.csv.
 Settings are chosen on validation.csv, never on the test file.
 """
 
@@ -24,13 +25,13 @@ Row = tuple[str, str, str]
 
 
 def trec(folder: Path) -> dict[str, list[Row]]:
-    """Lines such as `NUM:dist How far is it from Denver to Aspen ?`."""
+    """Reads lines such as `NUM:dist How far is it from Denver to Aspen ?`."""
     parts = {}
     for name, file in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         lines = (folder / file).read_text(encoding="latin-1").splitlines()
         split = [line.partition(" ") for line in lines if line.strip()]
         parts[name] = [(text, fine, fine.partition(":")[0]) for fine, _, text in split]
-    # The training file repeats some questions, a few with another label; the first one counts.
+    # The training file repeats some questions, a few of them with a different label. The first one counts.
     first = {text: (text, fine, coarse) for text, fine, coarse in reversed(parts["train"])}
     parts["train"] = list(reversed(first.values()))
     parts["validation"] = parts["train"][::10]
@@ -39,7 +40,7 @@ def trec(folder: Path) -> dict[str, list[Row]]:
 
 
 def clinc150(folder: Path) -> dict[str, list[Row]]:
-    """Sentences with one of 150 intents, of ten domains; those out of scope are left out."""
+    """Sentences with one of 150 intents from ten domains. Out-of-scope sentences are left out."""
     domains = _json(folder / "domains.json")
     domain = {intent: name for name, intents in domains.items() for intent in intents}
     data = _json(folder / "data_full.json")

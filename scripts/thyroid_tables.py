@@ -1,14 +1,14 @@
-"""UCI's thyroid0387 as a federation of tables: one CSV for each referral source, a reference center, a test.
+"""Converts UCI's thyroid0387 to CSV files: one per referral source, a reference center and a test.
 
     python scripts/thyroid_tables.py thyroid0387.data data/thyroid
     fedmt schema experiments/base/thyroid.toml
     fedmt reproduce thyroid
 
-The referral sources of the Garvan Institute's laboratory are the centers; they know the group of a diagnosis
-(hypothyroid). The laboratory is the reference center, which knows the diagnosis itself (compensated
-hypothyroid), of at most ten patients of each. Patients with several diagnoses are left out, and so are
+The centers are the referral sources of the Garvan Institute's laboratory. They know the group of a diagnosis
+(hypothyroid). The laboratory is the reference center. It knows the diagnosis itself (compensated
+hypothyroid), for at most ten patients per diagnosis. Patients with several diagnoses are left out, and so are
 diagnoses of fewer than 14 patients: toxic goitre, secondary toxic, hypothyroid, I131 treatment. WEST, with
-three patients, counts with SVHD. A third of each diagnosis is the test.
+three patients, is merged into SVHD. A third of each diagnosis is the test set.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DIAGNOSES = {
 }
 
 PER_DIAGNOSIS = 10
-"""Patients of each diagnosis at the reference center; of a rare one at most a third."""
+"""Patients per diagnosis at the reference center, but at most a third of a rare one."""
 
 CENTERS = {"other": "other", "SVI": "svi", "SVHC": "svhc", "STMW": "stmw", "SVHD": "svhd", "WEST": "svhd"}
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The package as users get it: built, installed from its wheel into an empty environment, and used elsewhere.
+# Tests the package as users get it: builds it, installs its wheel into an empty environment, and uses it
+# elsewhere.
 #
 #     scripts/wheel_test.sh [PYTHON]     PYTHON needs the package `build`
 set -euo pipefail
@@ -8,7 +9,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 cd "$root"
-# First the source archive, and from it the wheel: so both are whole.
+# The source archive is built first, and the wheel from it, so that both are known to be complete.
 "$python" -m build --outdir "$place/dist" . >"$place/build.log" 2>&1 || { cat "$place/build.log"; exit 1; }
 "$python" -m venv "$place/environment"
 "$place/environment/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$place"/dist/*.whl

@@ -1,7 +1,7 @@
-"""Shared by the suite: one thread, no deadlines, the order of the files, and a small real federation.
+"""Shared by all tests: one thread, no deadlines, the order of the files, and a small real federation.
 
-One thread, here and in the processes that tests start: the suite's tensors are tiny, and threads that wait
-for each other cost more than they give.
+Tests, and the processes that they start, use one thread, because their tensors are tiny and threads that wait
+for each other cost more than they save.
 """
 
 import contextlib
@@ -47,18 +47,18 @@ from fedmt.methods import Method
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 if not torch.cuda.is_available():
-    # `torch.manual_seed` formats the call stack for each kind of device that may come, and a test's
-    # stack is deep: a tenth of the time of a test that trains.
+    # `torch.manual_seed` formats the call stack for each kind of device that may be added, and the stack of a
+    # test is deep. This takes a tenth of the time of a test that trains.
     for device in (torch.cuda, torch.mtia, torch.xpu):
         device.traceback = SimpleNamespace(format_stack=list)
-# Processes of Flower that wait ask ten times a second, each by HTTP: a fifth of a core for nothing.
+# Waiting Flower processes poll ten times per second over HTTP, which wastes a fifth of a core.
 os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.5")
-# Examples are judged by what they return, never by how long a shared machine takes over them. They are the
-# same in every run, so that a failure comes from a change; `--hypothesis-profile=explore` draws new ones.
+# Examples are judged by their result, never by the time that a shared machine takes. They are the same in
+# every run, so that a failure comes from a change; `--hypothesis-profile=explore` draws new ones.
 settings.register_profile("fedmt", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("fedmt")
-# A process of the command line builds its commands once; here each of hundreds of calls would.
+# A command-line process builds its commands once. Here, each of hundreds of calls would build them again.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 LONGEST_FIRST = (
@@ -81,11 +81,11 @@ LONGEST_FIRST = (
     "reports/test_page_looks.py",
     "test_wheel.py",
 )
-"""Files that take more than ten seconds. Begun last, one of them would keep the other workers waiting."""
+"""Files that take more than ten seconds. If one of them started last, the other workers would wait for it."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several workers, the longest files first."""
+    """With several workers, the longest files run first."""
     if hasattr(config, "workerinput"):
         places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: places.get(item.path, len(places)))
@@ -99,7 +99,7 @@ MakeEngine = Callable[..., LocalEngine]
 def make_federation() -> MakeFederation:
     """Bundled images: a reference center, `departments` + `layers` centers, 500 test images.
 
-    half: at half their resolution, 14x14, where a step costs a quarter; otherwise 200 test images.
+    half: use half the resolution, 14x14, where a step costs a quarter. Otherwise there are 200 test images.
     """
     train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
     truth = train.labels["garment"]
@@ -137,7 +137,7 @@ def make_federation() -> MakeFederation:
 
 @pytest.fixture
 def make_model() -> Callable[[Federation], Classifier]:
-    """The small network at starting weights that are the same in every call."""
+    """The small network, with the same starting weights in every call."""
 
     def make(federation: Federation) -> Classifier:
         torch.manual_seed(7)
@@ -149,7 +149,7 @@ def make_model() -> Callable[[Federation], Classifier]:
 
 @pytest.fixture
 def make_engine(make_model: Callable[[Federation], Classifier]) -> MakeEngine:
-    """An engine at those starting weights, with a head for each label space where the method needs it."""
+    """An engine with those starting weights, and with one head per label space if the method needs it."""
 
     def make(
         federation: Federation, method: Method, strategy: Strategy | None = None, seed: int = 0
@@ -203,14 +203,14 @@ TINY_RUNS: dict[str, dict[str, object]] = {
     "fedrep-fedbn": {"batch_norm": "running", "more": '[aggregation]\nname = "fedbn"'},
     "fedtrans": {"options": "fine_tune_epochs = 3"},
 }
-"""Small real runs, one of each way to answer in a label space."""
+"""Small real runs, one for each way to answer in a label space."""
 
 TinyRun = Callable[[str], Path]
 
 
 @contextlib.contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """One worker after the other."""
+    """Lets one worker in at a time."""
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -221,7 +221,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     """The folder of one of `TINY_RUNS`, trained when a worker first asks for it (a second or two)."""
     base = tmp_path_factory.getbasetemp()
     if hasattr(pytestconfig, "workerinput"):
-        base = base.parent  # of all workers
+        base = base.parent  # the folder of all workers
 
     def make(name: str) -> Path:
         from fedmt.config import load_config
@@ -248,7 +248,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
 
 @pytest.fixture
 def play(make_engine: MakeEngine) -> Callable[..., tuple[list[State], list[dict[str, Any]]]]:
-    """All states and records of a run, round 0 first; `rounds` where it is not to go to its end."""
+    """All states and records of a run, starting with round 0. `rounds` ends it early."""
 
     def play(
         federation: Federation,
@@ -273,8 +273,8 @@ def play(make_engine: MakeEngine) -> Callable[..., tuple[list[State], list[dict[
 def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """`fedmt ARGUMENTS` in this process: (exit status, standard output, standard error)."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which `main` replaces
+    """Runs `fedmt ARGUMENTS` in this process: (exit status, standard output, standard error)."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # because `main` replaces it
 
     def command(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedmt", *map(str, arguments)])
@@ -290,30 +290,30 @@ WARM = pytest.StashKey[tuple[Path, int]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that hands out the tests: a place for the one warm Python of all workers."""
+    """In the process that distributes the tests: a folder for the one warm Python of all workers."""
     if hasattr(config, "workerinput"):
         return
-    folder = Path(tempfile.mkdtemp(prefix="fedmt-"))  # a socket's path has to be short
+    folder = Path(tempfile.mkdtemp(prefix="fedmt-"))  # the path of a socket has to be short
     os.mkfifo(folder / "alive")
     config.stash[WARM] = folder, os.open(folder / "alive", os.O_RDWR)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Of xdist: what each worker is told."""
+    """Called by xdist: what each worker is told."""
     node.workerinput["warm"] = str(node.config.stash[WARM][0])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if WARM in config.stash:
         folder, alive = config.stash[WARM]
-        os.close(alive)  # which ends the warm Python
+        os.close(alive)  # this ends the warm Python
         shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def warm(pytestconfig: pytest.Config) -> Path:
-    """A folder with the programs of warm.py: `fedmt` and `python-c CODE`. Whoever asks first starts it."""
+    """A folder with the programs of warm.py: `fedmt` and `python-c CODE`. The first use starts the server."""
     worker = getattr(pytestconfig, "workerinput", None)
     folder = pytestconfig.stash[WARM][0] if worker is None else Path(worker["warm"])
     program, path = Path(__file__).with_name("warm.py"), folder / "socket"
@@ -332,7 +332,7 @@ def warm(pytestconfig: pytest.Config) -> Path:
 
 
 class Process(subprocess.Popen[str]):
-    """`fedmt ARGUMENTS`, a process of the warm Python: signals go to it, not to the client that waits."""
+    """`fedmt ARGUMENTS` as a process of the warm Python. Signals go to it, not to the waiting client."""
 
     def __init__(self, warm: Path, told: Path, *arguments: object, **options: Any) -> None:
         self.told = told
@@ -344,13 +344,13 @@ class Process(subprocess.Popen[str]):
         while self.poll() is None and not self.told.exists():
             time.sleep(0.002)
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(int(self.told.read_text()), sig)
 
 
 @pytest.fixture
 def start(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Process]:
-    """`fedmt ARGUMENTS` in a process of its own. Once it has ended, nothing of it runs on."""
+    """Runs `fedmt ARGUMENTS` in a separate process. Once it has ended, none of its processes is left."""
     folder = tmp_path_factory.mktemp("started")
     return lambda *arguments, **options: Process(warm, folder / uuid.uuid4().hex, *arguments, **options)
 
@@ -364,12 +364,12 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-"""Chromium without a sandbox of its own, a GPU or anything that asks the network."""
+"""Chromium without its own sandbox, a GPU or anything that uses the network."""
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
-    """Skipped without Chromium (Debian: `apt-get install chromium`) or without playwright."""
+    """Skips without Chromium (Debian: `apt-get install chromium`) or without playwright."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         pytest.skip("no Chromium: the report's browser tests are skipped")

@@ -1,4 +1,4 @@
-"""The house's rules, read off the import graph (docs/development/architecture.md)."""
+"""The rules of the architecture, read from the import graph (docs/development/architecture.md)."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import fedmt
 
 ROOT = Path(fedmt.__file__).parent
 
-# The layers, from the bottom up. A room imports itself and the rooms of the layers below.
+# The layers, from the bottom up. A room imports itself and rooms of the layers below.
 LAYERS = (
     {"core"},
     {"metrics", "estimators", "inputs", "theory", "privacy"},
@@ -19,7 +19,7 @@ LAYERS = (
     {"models"},
     {"training"},
     {"reports"},
-    {"engines/flower", "api"},  # Flower's apps and the Python functions are a rim, as the commands are
+    {"engines/flower", "api"},  # Flower's apps and the Python functions are outermost, like the commands
     {"commands"},
 )
 
@@ -28,7 +28,7 @@ ROOMS = set().union(*LAYERS)
 
 
 def imports(path: Path) -> set[str]:
-    """The dotted names that a file imports, wherever in it."""
+    """The dotted names that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -66,7 +66,7 @@ def test_every_room_is_on_the_plan() -> None:
 
 
 def test_only_the_room_of_images_knows_what_a_pixel_is() -> None:
-    """Another input takes no change elsewhere. Image networks and image sources know images, of course."""
+    """Another input needs no change elsewhere. Only image networks and image sources know about images."""
     spared = ("inputs/images/", "data/sources/", "backbones/")
     for path in ROOT.rglob("*.py"):
         if str(path.relative_to(ROOT)).startswith(spared):
@@ -84,7 +84,7 @@ def test_nothing_imports_the_command_line() -> None:
 
 
 def test_methods_know_no_device() -> None:
-    """A method says what is computed; a device, a stream or a process in it would be how."""
+    """A method says what is computed. A device, a stream or a process would be how."""
     for path in (ROOT / "methods").glob("*.py"):
         text = path.read_text()
         for word in (
@@ -99,14 +99,14 @@ def test_methods_know_no_device() -> None:
 
 
 def test_flower_stays_in_its_room() -> None:
-    """Flower is an extra: nothing else may need it."""
+    """Flower is an extra, so nothing else may need it."""
     for path in ROOT.rglob("*.py"):
         if room(path) != "engines/flower":
             assert not {n for n in imports(path) if n.split(".")[0] in ("flwr", "ray")}, path.name
 
 
 def test_trackers_stay_in_their_room() -> None:
-    """TensorBoard and MLflow are extras, slow to import: each in its own file, imported when asked for."""
+    """TensorBoard and MLflow are extras and slow to import. Each has its own file, imported on demand."""
     for path in ROOT.rglob("*.py"):
         names = {n for n in imports(path) if n.split(".")[0] == "mlflow" or "tensorboard" in n.split(".")[:3]}
         if room(path) != "tracking":

@@ -1,4 +1,4 @@
-"""The wheel: every file that the package needs is in it, and an installation without the sources finds them.
+"""The wheel contains every file that the package needs, and an installation without the sources finds them.
 
 `make wheel-test` installs it with its dependencies into an empty environment, which takes minutes.
 """
@@ -54,7 +54,7 @@ def test_every_file_is_in_it(wheel):
 
 @pytest.mark.slow
 def test_it_runs_without_the_sources(wheel, tmp_path):
-    """The dependencies are those of the running environment, by a line in a .pth file."""
+    """The dependencies come from the running environment, through a line in a .pth file."""
     home = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     python = home / "bin" / "python"

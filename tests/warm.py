@@ -1,13 +1,13 @@
-"""A warm Python: programs without the seconds that importing torch takes.
+"""A warm Python: runs programs without the seconds that it takes to import torch.
 
-    python warm.py serve SOCKET                imports fedmt once, then forks for each command that comes
-    python -IS warm.py call SOCKET fedmt …     a client of it, which stands in for the program of that name
+    python warm.py serve SOCKET                imports fedmt once, then forks for each command that arrives
+    python -IS warm.py call SOCKET fedmt …     a client, which stands in for the program of that name
     python -IS warm.py call SOCKET python-c CODE …
 
-Each command is a process of its own, with the client's folder, environment and open files. The client ends
-with its status, and a client that is killed takes it along. So a shell cannot tell the difference; only the
-imports have happened before. WARM_PID in its environment names a file that its number is written into.
-The server ends when its standard input does.
+Each command is a separate process, with the client's folder, environment and open files. The client exits
+with its status, and a killed client takes the command with it. So a shell cannot tell the difference, except
+that the imports have already happened. WARM_PID in the environment names a file for the number of the
+process. The server ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def serve(path: str) -> None:
 
 
 def answer(client: socket.socket) -> None:
-    """In a process of its own: starts the command, waits for it and tells the client its status."""
+    """In a separate process: starts the command, waits for it and reports its status to the client."""
     message, files, _, _ = socket.recv_fds(client, 1 << 20, 3)
     command = os.fork()
     if command == 0:
@@ -66,7 +66,7 @@ def answer(client: socket.socket) -> None:
     for file in files:
         os.close(file)
     ready, _, _ = select.select([client, os.pidfd_open(command)], [], [])
-    if client in ready:  # which sends nothing more: it was killed
+    if client in ready:  # the client sends nothing more, so it was killed
         os.kill(command, signal.SIGKILL)
     _, status = os.waitpid(command, 0)
     if client in ready:
@@ -90,7 +90,7 @@ def become(files: list[int], arguments: list[str], folder: str, environment: dic
         os.replace(told + ".new", told)
     os.environ.clear()
     os.environ.update(environment)
-    # No file: a process that this one spawns has no program to import again.
+    # There is no file, so a process that this one spawns has no program to import again.
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     status: object = None
     try:

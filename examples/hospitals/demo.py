@@ -1,9 +1,9 @@
-"""The whole deployment on this machine, with TLS and node authentication: `make demo-deployment`.
+"""Runs the whole deployment on this machine, with TLS and node authentication: `make demo-deployment`.
 
-Makes the hospitals' folders and throwaway keys, binds each hospital's name to its key, tells the hospitals
-each other's fingerprints, starts a SuperLink, nginx before it (where it is installed) and three SuperNodes on
-loopback, trains with secure aggregation, prints the table, and ends everything it started.
-docs/guides/deployment.md has the same commands for real machines.
+It creates the hospitals' folders and throwaway keys, binds each hospital's name to its key, and gives the
+hospitals each other's fingerprints. It starts a SuperLink, nginx in front of it (if it is installed) and
+three SuperNodes on loopback. It trains with secure aggregation, prints the table, and ends everything that it
+started. docs/guides/deployment.md has the same commands for real machines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CENTERS = ("Berlin", "Lyon", "Oslo")
 
 
 def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience: float = 900.0) -> bool:
-    """Whether the run came to its end. rounds: others than the config's."""
+    """Returns whether the run finished. rounds: a number other than the config's."""
     out = out.resolve()
     if (out / "coordinator").exists():
         shutil.rmtree(out)
@@ -45,7 +45,7 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nkey = "{key}"\n')
     federation.write_text(text)
     for name in CENTERS:
-        # In earnest the hospitals tell each other their fingerprints: the coordinator must not choose them.
+        # In production, the hospitals exchange their fingerprints: the coordinator must not choose them.
         peers = "".join(f'{peer} = "{key}"\n' for peer, key in fingerprints.items() if peer != name)
         with (out / name.lower() / "center.toml").open("a") as file:
             file.write(f"\n[peers]\n{peers}")
@@ -93,8 +93,8 @@ def demo(out: Path, rounds: int | None = None, samples: int = SAMPLES, patience:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Three hospitals and a coordinator on this machine.")
-    parser.add_argument("--out", type=Path, default=Path("deployment"), help="folder; replaced if there")
-    parser.add_argument("--rounds", type=int, help="others than the config's 4")
+    parser.add_argument("--out", type=Path, default=Path("deployment"), help="folder, replaced if it exists")
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: 4, from the config)")
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"images per center (default {SAMPLES})")
     given = parser.parse_args()
     sys.exit(0 if demo(given.out, given.rounds, given.samples) else 1)

@@ -1,9 +1,9 @@
-"""Three hospitals and a coordinator, each with a folder of its own, made from the bundled images.
+"""Creates three hospitals and a coordinator from the bundled images, each in a separate folder.
 
     python make_data.py OUT
 
-OUT then has a folder for each machine (coordinator, berlin, lyon, oslo) with its config from beside this
-script and its images: PNG files in class folders, or named by a CSV. No image is at two places.
+OUT then has a folder for each machine (coordinator, berlin, lyon, oslo). Each has its config, copied from the
+folder of this script, and its images as PNG files in class folders, or listed in a CSV. No image is repeated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def as_folders(data: SampleSet, chosen: Tensor, space: str, folder: Path) -> Non
 
 
 def as_table(data: SampleSet, chosen: Tensor, columns: dict[str, str], folder: Path, name: str) -> None:
-    """columns: of the CSV, and the label space of each."""
+    """columns: the columns of the CSV, and the label space of each."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("w", newline="") as file:
         writer = csv.writer(file)
@@ -71,6 +71,6 @@ def save(data: SampleSet, number: int, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Three hospitals and a coordinator, made of bundled images.")
+    parser = argparse.ArgumentParser(description="Creates the folders of three hospitals and a coordinator.")
     parser.add_argument("out", type=Path)
     make_data(parser.parse_args().out)

@@ -1,4 +1,4 @@
-"""FedAvg: the running mean against float64, what it refuses, momentum, and memory."""
+"""FedAvg: the running mean against float64, the inputs it rejects, momentum, and memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_without_any_update_nothing_changes() -> None:
 
 
 def test_plain_averaging_gives_the_mean_of_the_models() -> None:
-    """The paper's sign and scale would fail here."""
+    """With the paper's sign and scale, this test would fail."""
     received = {"w": torch.tensor([1.0, 1.0])}
     mean = RunningMean()
     for value in (2.0, 4.0):
@@ -139,7 +139,7 @@ def test_momentum_over_rounds(seed: int, momentum: float, rate: float) -> None:
             if key in parameters:
                 speed[key] = momentum * speed[key] + step.double().numpy()
                 expected[key] = expected[key] + rate * speed[key]
-            else:  # buffers: the plain mean, neither momentum nor rate
+            else:  # buffers get the plain mean, without momentum or rate
                 expected[key] = expected[key] + step.double().numpy()
         weights, server = new_weights, new_server
         assert set(unpacked("velocity", server)) == parameters
@@ -150,7 +150,7 @@ def test_momentum_over_rounds(seed: int, momentum: float, rate: float) -> None:
 
 
 def test_a_variance_stays_between_those_of_the_centers() -> None:
-    """With momentum on buffers, a fall of the variance would go on below zero."""
+    """With momentum on buffers, a falling variance would become negative."""
     weights: Weights = {"bn.weight": torch.ones(1), "bn.running_var": torch.tensor([1.0])}
     server: Weights = {}
     for target in (0.2, 0.1, 0.1):

@@ -1,4 +1,4 @@
-"""FedBN: batch-norm layers stay at their center, everything else is averaged."""
+"""FedBN: batch-norm layers stay at their center, and everything else is averaged."""
 
 from dataclasses import replace
 
@@ -27,9 +27,9 @@ def batch_norm_names(model):
 
 
 def test_batch_norm_stays_and_the_rest_is_averaged(make_federation, make_engine):
-    """Two rounds by hand: what each center received, sent and kept, and what came of it."""
+    """Checks two rounds by hand: what each center received, sent and kept, and the result."""
     federation = make_federation(samples=20, half=True)
-    # Without reference epochs the state after a round is the mean itself.
+    # Without reference epochs, the state after a round is the mean itself.
     method = replace(METHOD, training=replace(QUICK, reference_epochs=0))
     engine = make_engine(federation, method, FedBN())
     local = batch_norm_names(engine.model)
@@ -46,13 +46,13 @@ def test_batch_norm_stays_and_the_rest_is_averaged(make_federation, make_engine)
         before = state
         state, _ = engine.round(before)
         for key, value in state.weights.items():
-            if key in local:  # the reference center's own, which did not train
+            if key in local:  # the reference center's own layers, which did not train
                 assert torch.equal(value, before.weights[key])
             elif key in sent[0]:
                 mean = torch.stack([u[key] for u in sent]).mean(0)
                 torch.testing.assert_close(value, before.weights[key] + mean, rtol=1e-4, atol=1e-6)
                 assert not torch.equal(value, before.weights[key]) or "std" in key or "mean" in key
-        # No two centers have the same layers, and each goes on from its own.
+        # No two centers have the same layers, and each center continues with its own.
         first, second = (unpacked("weights", state.kept[f"center-{i}"]) for i in (1, 2))
         for key in local:
             if "num_batches" in key:
@@ -62,7 +62,7 @@ def test_batch_norm_stays_and_the_rest_is_averaged(make_federation, make_engine)
 
 
 def before_first(state, key):
-    """The counter of the layer in round 0's model; each round of a center adds its two steps."""
+    """The counter of the layer in the model of round 0. Each round of a center adds its two steps."""
     return int(state.weights[key])
 
 
@@ -77,7 +77,7 @@ def test_a_center_trains_from_its_own_layers(make_federation, make_engine):
     for key, value in own.items():
         expected = state.kept[center.name][f"weights:{key}"] if key in local else state.weights[key]
         assert torch.equal(value, expected)
-    # Nobody else's layers, nor the reference center's, have a part in what it does.
+    # No other layers, not even the reference center's, affect what it does.
     strange = {k: v + 1 if k in local and v.is_floating_point() else v for k, v in state.weights.items()}
     one = engine.site.center_round(center, state.weights, {}, state.kept[center.name], 2)
     two = engine.site.center_round(center, strange, {}, state.kept[center.name], 2)
@@ -85,17 +85,17 @@ def test_a_center_trains_from_its_own_layers(make_federation, make_engine):
 
 
 def test_the_tested_model_has_the_reference_centers_layers(make_federation, play):
-    """Its layers after a round: those it had, trained on its own data; never a center's."""
+    """After a round, its layers are those it had, trained on its own data, and never a center's."""
     federation = make_federation(samples=20, half=True)
     (_, one), _ = play(federation, METHOD, FedBN(), rounds=1)
     (_, averaged), _ = play(federation, METHOD, FedAvg(), rounds=1)
     first = "backbone.features.0.1.running_mean"
-    # Six steps of momentum 0.1 after the start, on the reference center's images alone.
+    # Six steps with momentum 0.1 after the start, only on the reference center's images.
     assert not torch.equal(one.weights[first], averaged.weights[first])
     kept = [unpacked("weights", one.kept[c.name]) for c in federation.centers]
     assert all(not torch.equal(one.weights[first], k[first]) for k in kept)
-    # Bits of a center's statistics in it would show: with other images at a center, the first layer's
-    # statistics of the tested model change only by its averaged weights, and here nobody trains.
+    # A center's statistics would show up here. With other images at a center, the first layer's statistics of
+    # the tested model can change only through the averaged weights, and here no center trains.
     frozen = replace(METHOD, training=replace(QUICK, learning_rate=1e-30, weight_decay=0.0))
     other = replace(federation, centers=tuple(replace(c, values=255 - c.images) for c in federation.centers))
     (_, a), _ = play(federation, frozen, FedBN(), rounds=1)

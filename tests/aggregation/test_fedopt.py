@@ -32,7 +32,7 @@ def test_the_server_follows_the_equations(kind, seed, rate, beta_1, beta_2, tau)
     f = {k: x.numpy().astype(np.float64) for k, x in weights.items()}
     server: dict[str, torch.Tensor] = {}
     for _ in range(5):
-        # Updates of very different sizes, so that v has to fall as well as to rise.
+        # The updates have very different sizes, so that v has to fall as well as rise.
         scale = 10 ** rng.uniform(-3, 0)
         update = {k: torch.from_numpy(rng.normal(0, scale, s).astype(np.float32)) for k, s in SHAPES.items()}
         before = {k: x.clone() for k, x in {**weights, **server, **update}.items()}
@@ -59,7 +59,7 @@ def test_the_server_follows_the_equations(kind, seed, rate, beta_1, beta_2, tau)
 
 
 def test_where_the_two_differ():
-    """v far above d^2: Adam's falls by a share of itself, Yogi's by a share of d^2 alone."""
+    """If v is far above d^2, Adam's v falls by a share of itself, and Yogi's only by a share of d^2."""
     server = {"m:w": torch.zeros(1), "v:w": torch.ones(1)}
     small = {"w": torch.full((1,), 0.01)}
     _, adam = FedAdam(beta_2=0.9).aggregate({"w": torch.zeros(1)}, small, server, {"w"})

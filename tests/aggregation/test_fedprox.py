@@ -1,4 +1,4 @@
-"""FedProx: the step with its proximal term against float64, mu = 0, and what mu is for."""
+"""FedProx: the step with its proximal term against float64, the case mu = 0, and the purpose of mu."""
 
 import copy
 from dataclasses import replace
@@ -31,7 +31,7 @@ QUICK = Training(rounds=2, local_epochs=2, batch_size=10, reference_epochs=1, re
     clip=st.sampled_from([0.0, 0.5]),
 )
 def test_steps_follow_the_equations(seed, mu, momentum, nesterov, decay, clip):
-    """Least squares, so that the gradient is known: A^T (A w - b)."""
+    """Least squares, because its gradient is known: A^T (A w - b)."""
     rng = np.random.default_rng(seed)
     a, b, w = rng.normal(size=(6, 4)), rng.normal(size=6), rng.normal(size=4)
     parameter = torch.nn.Parameter(torch.from_numpy(w.copy()))
@@ -52,7 +52,7 @@ def test_steps_follow_the_equations(seed, mu, momentum, nesterov, decay, clip):
 
 
 def test_the_term_is_the_gradient_of_the_penalty():
-    """mu / 2 |w - f|^2 added to the loss of a real network, by autograd and torch's own SGD."""
+    """Adds mu / 2 |w - f|^2 to the loss of a real network, with autograd and torch's own SGD."""
     torch.manual_seed(0)
     ours = SmallCNN(10).to(memory_format=torch.channels_last)
     theirs, received = copy.deepcopy(ours), copy.deepcopy(ours)
@@ -91,7 +91,7 @@ def test_without_mu_it_is_fedavg_and_with_it_centers_stay_nearer(make_federation
 
 
 def test_the_reference_center_is_not_held(make_federation, play):
-    """Procedure A is no center's training: without centers' work, mu changes nothing."""
+    """Procedure A is not a center's training, so mu changes nothing if no center trains."""
     federation = make_federation(samples=20, half=True)
     method = FedMT(replace(QUICK, dropouts=0.999), VIEWS)  # all drop out
     (*_, plain), records = play(federation, method, FedAvg(), rounds=1)

@@ -1,4 +1,4 @@
-"""The guards against float64, and each against the attack that it is for."""
+"""The guards against float64, and each guard against the attack that it is meant for."""
 
 import math
 
@@ -24,7 +24,7 @@ SHAPES = {"conv.weight": (2, 3, 2), "bias": (4,), "scalar": ()}
 
 
 def updates(count: int, seed: int = 0, heads: bool = False) -> list[Update]:
-    """Updates of one direction and some noise. heads: the first and the others have one of their own."""
+    """Updates with one direction and some noise. heads: the first center's head differs from the others'."""
     rng = np.random.default_rng(seed)
     common = {k: rng.normal(size=s) for k, s in SHAPES.items()}
     found = []
@@ -112,7 +112,7 @@ def test_an_absurd_update_is_left_out_and_named(name, value):
     assert found.left_out.keys() == {"center-9"} and "its norm is" in found.left_out["center-9"]
     assert all(torch.equal(found.mean[k], honest.mean[k]) for k in SHAPES)
     assert found.facts["center-9"]["update_norm"] > 1e6
-    assert found.facts["center-0"] == honest.facts["center-0"]  # the mean is that of the plausible ones
+    assert found.facts["center-0"] == honest.facts["center-0"]  # the mean is taken over the plausible updates
     with_it = combine(NoGuard(), [*given_, bad], root)
     assert not with_it.left_out and float(with_it.mean["bias"].abs().max()) > 1e4
 
@@ -131,7 +131,7 @@ def test_nan_is_refused_at_once():
 
 
 def test_a_control_variate_is_measured_by_itself():
-    """SCAFFOLD's are gradients, of another size than updates; and a bad center may spoil them alone."""
+    """SCAFFOLD's control variates are gradients, not the size of updates, and can be the only bad part."""
     given_ = [
         Update(u.center, {**u.tensors, "control:bias": 300 * u.tensors["bias"]}, u.weight) for u in updates(5)
     ]
@@ -189,7 +189,7 @@ def test_the_geometric_median_has_the_least_sum_of_distances(bad):
         given_[number].tensors["conv.weight"] *= -30
     matrix, weights = rows(given_), np.array([u.weight for u in given_])
     z = matrix.mean(0)
-    for _ in range(3000):  # plain Weiszfeld in the space of the updates
+    for _ in range(3000):  # plain Weiszfeld iteration in the space of the updates
         share = weights / np.maximum(np.linalg.norm(matrix - z, axis=1), 1e-12)
         z = share @ matrix / share.sum()
     found = combine(GeometricMedian(iterations=3000), given_)
@@ -198,7 +198,7 @@ def test_the_geometric_median_has_the_least_sum_of_distances(bad):
 
 
 def test_the_geometric_median_with_heads_of_some():
-    """Each name is combined over those who have it."""
+    """Each name is combined over the centers that have it."""
     given_ = updates(5, heads=True)
     found = combine(GeometricMedian(), given_)
     assert torch.equal(found.mean["head.0"], given_[0].tensors["head.0"])
@@ -230,7 +230,7 @@ def test_mixing_takes_the_nearest():
     assert found == [2.0, 2.0, 2.0, 2.0, pytest.approx((50 + 4 + 3 + 1) / 4)]
     assert [float(u.tensors["w"]) for u in given_] == [0, 1, 3, 4, 50]  # they are still needed
     assert [float(u.tensors["w"]) for u in mixed(given_, 0)] == pytest.approx([11.6] * 5)
-    # A majority is always mixed, whatever is asked for.
+    # A majority is always mixed, whatever the config asks for.
     assert float(mixed(given_, 4)[0].tensors["w"]) == pytest.approx(4 / 3)
 
 

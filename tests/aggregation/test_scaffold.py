@@ -30,7 +30,7 @@ PLAIN = Training(
     everybody=st.booleans(),
 )
 def test_rounds_follow_the_published_algorithm(seed, centers, steps, rate, everybody):
-    """Least squares at each center; controls by option II, c_i - c + (f - f_i) / (steps * lr)."""
+    """Least squares at each center, with controls by option II: c_i - c + (f - f_i) / (steps * lr)."""
     rng = np.random.default_rng(seed)
     data = [(rng.normal(size=(5, 3)), rng.normal(size=5)) for _ in range(centers)]
     strategy, lr = Scaffold(rate), 0.02
@@ -42,7 +42,7 @@ def test_rounds_follow_the_published_algorithm(seed, centers, steps, rate, every
     for _ in range(4):
         size = centers if everybody else int(rng.integers(1, centers + 1))
         present = sorted(rng.permutation(centers)[:size].tolist())
-        # The reference.
+        # The reference implementation.
         changes, moves = [], []
         for i in present:
             a, b = data[i]
@@ -55,7 +55,7 @@ def test_rounds_follow_the_published_algorithm(seed, centers, steps, rate, every
             own[i] = new
         f = f + rate * np.mean(moves, 0)
         c = c + size / centers * np.mean(changes, 0)
-        # Ours.
+        # Our implementation.
         mean = RunningMean()
         for i in present:
             a, b = (torch.from_numpy(x) for x in data[i])
@@ -77,7 +77,7 @@ def test_rounds_follow_the_published_algorithm(seed, centers, steps, rate, every
 
 
 def test_what_is_kept_does_not_change_when_what_is_sent_is_averaged():
-    """The running mean works in place on what it is given."""
+    """The running mean changes its inputs in place."""
     strategy, mean = Scaffold(), RunningMean()
     kept = []
     for value in (1.0, 3.0):
@@ -88,7 +88,7 @@ def test_what_is_kept_does_not_change_when_what_is_sent_is_averaged():
 
 
 def test_the_engines_control_is_option_two(make_federation, make_engine):
-    """A real network, plain SGD, several rounds: from what each center received, sent and kept."""
+    """A real network, plain SGD and several rounds, from what each center received, sent and kept."""
     federation = make_federation(samples=20, half=True)
     engine = make_engine(federation, FedTrans(PLAIN, VIEWS), Scaffold())
     state, _ = engine.start()
@@ -103,7 +103,7 @@ def test_the_engines_control_is_option_two(make_federation, make_engine):
         for key, control in after.items():
             zero = torch.zeros_like(control)
             before = mine.get(key, zero)
-            # Two steps of rate 0.05; the update is f_i - f.
+            # Two steps with rate 0.05. The update is f_i - f.
             expected = before - c.get(key, zero) - outcome.update[key] / (2 * 0.05)
             torch.testing.assert_close(control, expected, rtol=1e-3, atol=2e-5)
             torch.testing.assert_close(sent[key], control - before)
@@ -113,14 +113,14 @@ def test_the_engines_control_is_option_two(make_federation, make_engine):
 
 @pytest.mark.parametrize(("method", "momentum"), [(FedTrans, 0.9), (FedRep, 0.0)])
 def test_with_one_local_step_it_is_fedavg(make_federation, play, method, momentum):
-    """Everybody present and of equal weight: the corrections cancel in the mean, round after round."""
+    """If all centers are present with equal weight, the corrections cancel in the mean in every round."""
     federation = make_federation(samples=20, half=True)
     training = replace(
         PLAIN, batch_size=20, learning_rate=0.1, momentum=momentum, nesterov=True, weight_decay=1e-3, clip=2.0
     )
     plain, _ = play(federation, method(training, VIEWS), FedAvg(0.9), rounds=3)
     corrected, _ = play(federation, method(training, VIEWS), Scaffold(0.9), rounds=3)
-    # FedRep's heads stay at their center, without a correction: they see the same gradients.
+    # FedRep's heads stay at their center and get no correction, so they see the same gradients.
     for one, two in zip(plain, corrected, strict=True):
         for key, value in one.weights.items():
             torch.testing.assert_close(two.weights[key], value, rtol=1e-3, atol=1e-4)
@@ -141,12 +141,12 @@ def test_with_several_steps_it_is_not(make_federation, play):
             float((plain[number].weights[k] - corrected[number].weights[k]).abs().max()) for k in parameters
         )
 
-    assert apart(1) < 1e-6  # controls begin at 0
+    assert apart(1) < 1e-6  # controls start at 0
     assert apart(2) > 1e-3
 
 
 def test_the_correction_has_the_published_sign():
-    """c - c_i is added to the gradient, so a center steps towards what the others would do."""
+    """c - c_i is added to the gradient, so a center steps toward what the others would do."""
     found = Scaffold().correction(
         packed("control", {"w": torch.tensor([2.0]), "new": torch.tensor([5.0])}),
         packed("control", {"w": torch.tensor([3.0])}),
@@ -156,7 +156,7 @@ def test_the_correction_has_the_published_sign():
 
 @pytest.mark.parametrize("weights", ["equal", "samples"])
 def test_under_partial_participation(make_federation, play, weights):
-    """Absent centers keep their control; c stays the mean of all controls, however large a center."""
+    """Absent centers keep their control, and c stays the mean of all controls, whatever the center sizes."""
     federation = make_federation(departments=4, layers=0, samples=40, half=True)
     cut = [
         replace(c, values=c.images[:n], labels=c.labels[:n], truth=c.truth[:n])
@@ -180,7 +180,7 @@ def test_under_partial_participation(make_federation, play, weights):
 
 
 def test_a_heads_control_counts_the_centers_of_its_space(make_federation, play):
-    """Of three department centers and a layer center, a head's control is the mean over its own space."""
+    """With three department centers and a layer center, a head's control is the mean over its own space."""
     federation = make_federation(departments=3, layers=1, samples=20, half=True)
     method = FedTrans(replace(PLAIN, rounds=9, participation=0.5), VIEWS)
     states, _ = play(federation, method, Scaffold(), rounds=4)

@@ -1,4 +1,4 @@
-"""Updates that do not fit in memory: stored elsewhere, combined to the same numbers bit for bit."""
+"""Updates that do not fit in memory are stored elsewhere, and their combination is bit-identical."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def update(seed, device=HERE, scale=1.0, head=""):
 
 def combined(device, guard, strategy):
     received = Received(strategy, guard, {"conv.weight": torch.ones(4, 3, 3, 3, device=device)})
-    scales = (1.0, 1.1, 30.0, 0.9, 1e9, 1.2)  # one to be clipped, one to be left out
+    scales = (1.0, 1.1, 30.0, 0.9, 1e9, 1.2)  # one to be clipped, and one to be left out
     for place, scale in enumerate(scales):
         head = "head.a" if place % 2 else "head.b"
         assert received.add(f"center-{place}", update(place, device, scale, head), 1.0 + place)

@@ -1,4 +1,4 @@
-"""The trimmed mean against float64, and what it is for: one center's update alone decides nothing."""
+"""The trimmed mean against float64, and its purpose: no single center's update decides the result."""
 
 import math
 
@@ -77,7 +77,7 @@ def test_one_update_a_million_times_too_large_does_not_move_it(seed, attacker):
 
 @pytest.mark.parametrize("strategy", [FedAvg(), TrimmedMean(trim=0.25)], ids=["fedavg", "trimmed_mean"])
 def test_an_attack_on_a_federation(make_federation, make_engine, monkeypatch, strategy):
-    """One of four centers sends its update times a million; the reference center does not mend it."""
+    """One of four centers multiplies its update by a million, which the reference center cannot repair."""
     federation = make_federation(per_class=5, departments=4, layers=0, samples=30, half=True)
     engine = make_engine(federation, FedMT(QUICK, VIEWS, xi=0.3), strategy)
     engine.guard = NoGuard()

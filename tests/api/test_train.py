@@ -1,4 +1,4 @@
-"""`fedmt.train` and `Result`: the example of docs/guides/python.md for every input, and what may go wrong."""
+"""`fedmt.train` and `Result`: the example of docs/guides/python.md for every input, and user mistakes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FAST: dict[str, Any] = {"rounds": 1, "warmup_epochs": 1, "local_epochs": 1, "pro
 
 
 def points(count: int, seed: int, dimensions: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Three well separated classes in a few dimensions."""
+    """Three well-separated classes in a few dimensions."""
     rng = np.random.default_rng(seed)
     y = np.arange(count) % 3
     return (rng.normal(size=(count, dimensions)) + 3 * np.eye(dimensions)[y]).astype(np.float32), y
 
 
 def pictures(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Color images, NHWC, whose class is the color."""
+    """Color images (NHWC) whose class is the color."""
     rng = np.random.default_rng(seed)
     y = np.arange(count) % 3
     x = rng.integers(0, 100, (count, 10, 10, 3))
@@ -51,7 +51,7 @@ def frames(count: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 class Items(Dataset[Any]):
-    """A Dataset as users write them: one item at a time."""
+    """A Dataset as users write it, which returns one item at a time."""
 
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = x, y
@@ -209,7 +209,7 @@ def test_the_same_data_and_options_give_the_same_weights_as_fedmt_run(tmp_path: 
 
 
 class Impatient(Silent):
-    """Stops in the second round, as Ctrl-C does."""
+    """Stops in the second round, like Ctrl-C."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
@@ -248,7 +248,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(
     for path in (tmp_path / "copy", fedmt.train(data, **options, out=tmp_path / "stopped", resume=True).path):
         weights = fedmt.Result(path).model.state.weights
         assert all(torch.equal(v, whole.model.state.weights[k]) for k, v in weights.items())
-    # And Python can go on in it, too, though its config names files.
+    # Python can continue it too, although its config names files.
     assert fedmt.train(data, **options, out=tmp_path / "copy", resume=True).history[-1]["round"] == 3
 
 
@@ -259,7 +259,7 @@ def test_a_result_without_a_folder_leaves_nothing_behind(capfd: Any) -> None:
     del result
     gc.collect()
     assert not path.parent.exists()
-    assert capfd.readouterr() == ("", "")  # progress=False is silent
+    assert capfd.readouterr() == ("", "")  # progress=False prints nothing
 
 
 def test_progress_is_one_line_per_round(capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +271,7 @@ def test_progress_is_one_line_per_round(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_training_in_a_thread() -> None:
-    """Where no signal handler can be set."""
+    """In a thread, no signal handler can be set."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(lambda: fedmt.train(federation(), **{**FAST, "progress": True}))
     assert len(done.result().history) == 2
@@ -307,7 +307,7 @@ def test_a_copy_without_arrays_holds_no_samples(tmp_path: Path) -> None:
     assert not (saved / "arrays").exists() and "path" not in (saved / "config.toml").read_text()
     with pytest.raises(fedmt.FedmtError, match="already holds a run"):
         fedmt.Result(saved).save(saved)
-    again = fedmt.Result(saved).save(tmp_path / "again")  # of a folder, whose arrays are gone
+    again = fedmt.Result(saved).save(tmp_path / "again")  # the source is a folder whose arrays are gone
     assert (again / "config.toml").read_text() == (saved / "config.toml").read_text()
 
 

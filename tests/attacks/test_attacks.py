@@ -1,4 +1,4 @@
-"""Simulated bad centers: that they do harm without a guard, and less with one."""
+"""Simulated bad centers do harm without a guard, and less harm with one."""
 
 import tomllib
 from dataclasses import replace
@@ -81,8 +81,8 @@ def test_a_backdoor_is_in_the_data_and_measured(make_federation):
 
 @pytest.fixture
 def attacked(make_federation, make_engine):
-    """By attack and guard: how far a round goes in the direction of honest centers, where they go 1; and the
-    record of the centers."""
+    """By attack and guard: how far a round moves in the direction of the honest centers, whose own movement
+    is 1, and the record of the centers."""
     federation = make_federation(per_class=5, departments=6, layers=0, samples=20, half=True)
     engine = make_engine(federation, METHOD, FedAvg())
     before, _ = engine.start()
@@ -120,7 +120,7 @@ def test_attacks_that_succeed_without_a_guard_and_not_with_one(attacked):
 
 
 def test_fltrust_in_a_federation(make_federation, make_engine):
-    """The reference center trains once more, on what the centers received. Nothing else changes by it."""
+    """The reference center trains once more, on the model that the centers received. Nothing else changes."""
     federation = make_federation(per_class=5, departments=4, layers=0, samples=30, half=True)
     engine = make_engine(federation, replace(METHOD, training=replace(QUICK, reference_epochs=2)), FedAvg())
     before, _ = engine.start()
@@ -179,7 +179,7 @@ def test_mistakes(table, said):
 
 
 def test_every_guard_is_tried():
-    """The experiment has a column for each guard."""
+    """The experiment has one column per guard."""
     from fedmt.commands.sweeps.experiment import experiments_folder
 
     file = tomllib.loads((experiments_folder() / "attacks.toml").read_text())

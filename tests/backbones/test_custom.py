@@ -1,4 +1,4 @@
-"""A user's own network: found in the working directory, and each mistake named."""
+"""A user's own network is found in the working directory, and each mistake is named."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_network_that_says_more_of_itself() -> None:
 
 
 def test_weights_of_another_number_of_classes(tmp_path: Path) -> None:
-    """As for our own networks: the file's last layer is left out, with a note."""
+    """As for our own networks, the file's last layer is left out, with a note."""
     file = tmp_path / "weights.safetensors"
     save_file(own("fedmt_test_net:deep").state_dict(), file)
     with pytest.warns(UserWarning, match="its head '2' has 5 classes, the model has 3"):

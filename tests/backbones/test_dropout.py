@@ -1,4 +1,4 @@
-"""Layers of dropout and stochastic depth, and what the engine puts in their place."""
+"""Layers with dropout and stochastic depth, and the layers that the engine replaces them with."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from fedmt.backbones.dropout import Dropout, drawing_layers, reseed, with_own_ma
 
 
 class DropPath(nn.Module):
-    """As timm has it."""
+    """The layer as in timm."""
 
     def __init__(self, drop_prob: float = 0.0, scale_by_keep: bool = True) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class DropPath(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """As torchvision has it."""
+    """The layer as in torchvision."""
 
     def __init__(self, p: float, mode: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_what_is_dropped_together(layer: nn.Module, masks: tuple[int, ...]) -> N
     ("layer", "shape"), [(nn.Dropout1d(0.5), (50, 7)), (nn.Dropout3d(0.5), (50, 2, 3, 4))], ids=str
 )
 def test_without_a_batch_channels_come_first(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    """As torch reads it: whole entries of the first dimension are dropped, there and here."""
+    """Both torch and fedmt drop whole entries of the first dimension."""
     for drop in (layer.train(), own(layer)):
         dropped = (drop(torch.ones(shape)) == 0).flatten(1)
         assert torch.equal(dropped.all(1), dropped.any(1)) and 0 < dropped.any(1).sum() < 50
@@ -99,7 +99,7 @@ def test_gradients_pass_where_features_do() -> None:
 
 
 def test_what_stays() -> None:
-    """Layers that never draw, types that are not known, and a layer that is used twice stays one."""
+    """Layers that never draw and unknown types stay, and a layer that is used twice stays one layer."""
 
     class Another(nn.Dropout):
         pass

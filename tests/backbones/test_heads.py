@@ -1,4 +1,4 @@
-"""Several heads on one network: names, order, and networks that can have none."""
+"""Several heads on one network: names, order, and networks that cannot have several."""
 
 from pathlib import Path
 
@@ -39,14 +39,14 @@ def test_the_own_head_keeps_its_name_and_weights(name):
 
 
 def test_published_weights_still_fit(tmp_path: Path):
-    """A file of the plain network goes into one with heads: all but the other heads come from it."""
+    """A file of the plain network loads into one with heads, and provides everything but the other heads."""
     torch.manual_seed(0)
     plain = build("small_cnn", 10, Images((1, 28, 28)))
     torch.save(plain.state_dict(), tmp_path / "weights.pt")
     model = build("small_cnn", 10, Images((1, 28, 28)), tmp_path / "weights.pt")
     add_heads(model, 10, [5])
     assert all(torch.equal(model.state_dict()[k], v) for k, v in plain.state_dict().items())
-    # And the other way: the names of a network with heads hold those of the plain one.
+    # In the other direction, the names of a network with heads include those of the plain one.
     assert plain.state_dict().keys() <= model.state_dict().keys()
 
 
@@ -114,7 +114,7 @@ def test_a_config_with_such_a_backbone_is_refused(tmp_path, monkeypatch):
                 build_model(config, federation)
         else:
             assert build_model(config, federation) is not None
-    # With one that has: the heads follow the federation's spaces, the wanted one first.
+    # With a network that has a last layer, the heads follow the federation's spaces, the wanted one first.
     config = parse_config({**raw, "model": {"backbone": "small_cnn"}, "method": {"name": "fedrep"}})
     federation, _ = build_federation(config)
     _, heads = find_heads(build_model(config, federation))

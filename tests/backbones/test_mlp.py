@@ -31,16 +31,16 @@ def test_dropout_is_that_of_its_seed_and_step() -> None:
     assert abs(share - 0.3) < 0.02 and torch.allclose(first[first > 0], torch.tensor(1 / 0.7))
     assert abs(first.mean().item() - 1) < 0.03
     both = ((first == 0) & (second == 0)).float().mean().item()
-    assert abs(both - 0.09) < 0.02  # the steps' masks are independent
+    assert abs(both - 0.09) < 0.02  # the masks of different steps are independent
     other = ((first == 0) & (layers[1](ones) == 0)).float().mean().item()
-    assert abs(other - 0.09) < 0.02  # and so are the layers'
+    assert abs(other - 0.09) < 0.02  # so are the masks of different layers
     reseed(layers, 2**61 + 5)
     assert torch.equal(layers[0](ones), first) and torch.equal(layers[0](ones), second)
     assert torch.equal(layers.eval()(ones), ones) and not layers.state_dict()
 
 
 def test_the_fast_engine_trains_it_to_the_same_weights(tmp_path: Path) -> None:
-    """Without a GPU its steps are called rather than replayed, and its checks are the same."""
+    """Without a GPU, its steps are called instead of replayed, with the same checks."""
     import numpy as np
 
     from fedmt.config import build_federation, parse_config, starting_model

@@ -1,4 +1,4 @@
-"""MobileNetV2 has torchvision's names, shapes, size and initialisation."""
+"""MobileNetV2 has torchvision's names, shapes, size and initialization."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from fedmt.backbones.mobilenet import mobilenet_v2
 
-# Of each of torchvision's blocks features.1 to features.17: hidden and output channels.
+# Hidden and output channels of torchvision's blocks features.1 to features.17.
 BLOCKS = [
     (32, 16), (96, 24), (144, 24), (144, 32), (192, 32), (192, 32), (192, 64), (384, 64), (384, 64),
     (384, 64), (384, 96), (576, 96), (576, 96), (576, 160), (960, 160), (960, 160), (960, 320),
@@ -22,7 +22,7 @@ def norm(prefix: str, width: int) -> dict[str, tuple[int, ...]]:
 
 
 def torchvision_state(classes: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes in torchvision's order, written down from the table above alone."""
+    """Names and shapes in torchvision's order, derived only from the table above."""
     state: dict[str, tuple[int, ...]] = {"features.0.0.weight": (32, 3, 3, 3), **norm("features.0.1", 32)}
     inputs = 32
     for number, (hidden, outputs) in enumerate(BLOCKS, 1):

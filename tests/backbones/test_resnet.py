@@ -1,4 +1,4 @@
-"""ResNets have torchvision's names, shapes, sizes and initialisation."""
+"""ResNets have torchvision's names, shapes, sizes and initialization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def norm(prefix: str, width: int) -> dict[str, tuple[int, ...]]:
 
 
 def torchvision_state(bottleneck: bool, depths: tuple[int, ...], classes: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes in torchvision's order, written down from the architecture table alone."""
+    """Names and shapes in torchvision's order, derived only from the architecture table."""
     state: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, 7, 7), **norm("bn1", 64)}
     inputs = 64
     for stage, (width, depth) in enumerate(zip((64, 128, 256, 512), depths, strict=True), 1):

@@ -1,4 +1,4 @@
-"""Networks of timm: built without a download, with weights from a file, heads and frozen features."""
+"""Networks from timm: built without a download, with weights from a file, heads and frozen features."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ SMALL = Images((3, 32, 32))
 
 @pytest.fixture
 def timm() -> Any:
-    """timm, where it can be imported: next to a torch that its torchvision was not made for, it cannot."""
+    """timm, if it can be imported. It cannot if its torchvision was built for another torch."""
     try:
         import timm
     except Exception as error:
@@ -68,7 +68,7 @@ def test_heads_go_to_the_last_layer(timm: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAST)
 def test_weights_and_features(timm: Any, tmp_path: Path, name: str) -> None:
-    """A file with timm's names and another number of classes; features are what timm's last layer sees."""
+    """A file with timm's names and other classes. The features are the input of timm's last layer."""
     sized = {"img_size": 32} if name.startswith("vit") else {}
     theirs = timm.create_model(name, num_classes=7, **sized).eval()
     save_file(theirs.state_dict(), tmp_path / "weights.safetensors")

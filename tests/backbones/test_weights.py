@@ -1,4 +1,4 @@
-"""Weight files load exactly, or say why not and leave the model alone."""
+"""Weight files load exactly, or fail with a reason and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmt.core.errors import FedmtError
 
 
 class Tiny(nn.Module):
-    """Conv, norm and head: all that loading looks at, and quick to build."""
+    """Conv, norm and head: quick to build, and all that loading looks at."""
 
     def __init__(self, classes: int = 4, channels: int = 3) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def saved(contents: object, folder: Path, name: str = "weights.pth") -> Path:
 
 
 def refused(contents: object, folder: Path, channels: int = 3) -> str:
-    """The message for a file with `contents`, after checking that it names the file and changed nothing."""
+    """The message for a file with `contents`, after checking that it names the file and changes nothing."""
     path = saved(contents, folder)
     model = Tiny(channels=channels)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -76,7 +76,7 @@ def test_prefix_and_wrapper(prefix: str, wrapped: bool, tmp_path: Path) -> None:
 
 
 def test_old_files(tmp_path: Path) -> None:
-    """torch's format before 1.6, parameters instead of tensors, and no count of batches."""
+    """Files in torch's format before 1.6, with parameters instead of tensors, and no count of batches."""
     source, model = Tiny(), Tiny()
     state = {k: v for k, v in source.state_dict(keep_vars=True).items() if "num_batches" not in k}
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
@@ -126,7 +126,7 @@ def test_wrong_keys_and_shapes_are_named(tmp_path: Path) -> None:
 
 def test_many_wrong_keys_are_counted(tmp_path: Path) -> None:
     message = refused({f"x{i}": torch.zeros(1) for i in range(10)}, tmp_path)
-    # Seven keys of the model are missing (an eighth, the count of batches, may be), ten are not known.
+    # Seven keys of the model are missing (an eighth, the count of batches, may be), and ten are unknown.
     assert "and 13 more" in message
 
 
@@ -171,7 +171,7 @@ def test_not_a_state_dict(contents: object, expected: str, tmp_path: Path) -> No
 
 
 class Trap:
-    """Pickles to a call that leaves a file behind when it is run."""
+    """Pickles to a call that writes a file when it is executed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

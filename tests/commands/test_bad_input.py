@@ -1,4 +1,4 @@
-"""What a user's data or network may have wrong: each is one clear error, and nothing is half written.
+"""Mistakes in a user's data or network: each gives one clear error, and nothing is half written.
 
 Every row goes through `fedmt run`, which reads all data before it writes anything.
 """
@@ -84,7 +84,7 @@ def parquet(path: Path, columns: dict[str, list[Any]]) -> None:
 
 
 def write(kind: str, path: Path, labels: str) -> None:
-    """A place with four good samples."""
+    """Writes a folder with four good samples."""
     if kind == "npz":
         archive(path, labels)
     elif kind == "npy":
@@ -148,7 +148,7 @@ def failing(classes, features):
 
 
 def network(name: str) -> Callable[[Path], str]:
-    """A network of the user's own, and the option that names it."""
+    """A user's own network, and the option that names it."""
 
     def spoil(folder: Path) -> str:
         (folder / "broken_networks.py").write_text(NETWORKS)
@@ -219,7 +219,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     ),
     ("csv", text("bonn.csv", "x,y,label\n1,old,p\n"), [f"{BONN}.csv: 'y' has words, expected numbers"]),
     ("table", text("bonn.csv", "age,sex,label\ninf,F,p\n"), [f"{BONN}.csv, line 2: column 'age' is infinit"]),
-    # a label that is not in its space
+    # a label that is not in its label space
     ("npz", npz(labels=np.array(list("ppqz"))), [f"{BONN}.npz, labels[3]: {UNKNOWN}"]),
     ("npz", npz(labels=np.array([0, 1, 0, 9])), ["'labels' are integers, so an array 'classes' must name"]),
     ("npz", npz(labels=np.ones(4)), [f"{BONN}.npz: 'labels' are float64; expected strings, or integers"]),
@@ -244,14 +244,14 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
         [f"{BONN}.csv: no column 'sex', which the schema has; the columns are 'age', 'gender', 'label'."],
     ),
     ("table", text("bonn.csv", "age,sex,diagnosis\n1,F,p\n"), [f"{BONN}.csv: no column 'label'; the column"]),
-    # a category that the schema does not know
+    # a category that is not in the schema
     (
         "table",
         text("bonn.csv", "age,sex,label\n1,F,p\nold,D,q\n"),
         ["line 3: column 'age' has 'old', expected a number.", "line 3: column 'sex' has 'D', which the"],
     ),
     ("table", text("test.csv", "age,sex,label\n1,m,a\n"), ["test 1: test.csv, line 2: column 'sex' has 'm'"]),
-    # text that is empty
+    # empty text
     ("text", text("bonn.csv", "text,label\nmy card,p\n,q\n"), [f"{BONN}.csv, line 3: the column 'text' is"]),
     ("text", text("bonn.csv", "text,label\n? !,q\n"), [f"{BONN}.csv, line 2: the text '? !' has no word in"]),
     ("text", text("bonn.csv", "text,label\n"), [f"{BONN}.csv: no texts; expected a line for each text"]),
@@ -259,7 +259,7 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     # a DICOM file without pixels
     ("folder", lambda folder: dicom(folder / "bonn/p/x.dcm", Rows=8), ["'bonn/p/x.dcm': it has no pixels"]),
     ("folder", text("bonn/p/x.dcm", "no DICOM"), ["'bonn/p/x.dcm': it is not a DICOM file"]),
-    # a network whose output has the wrong width, or that cannot take the input's shape
+    # a network with the wrong output width, or one that cannot take the input's shape
     ("npz", network("wide"), ["'broken_networks:wide' returned scores of shape (2, 5) for 2 vectors"]),
     ("table", network("wide"), ["returned scores of shape (2, 5) for 2 rows, expected (2, 2), with one"]),
     ("text", network("wide"), ["returned scores of shape (2, 5) for 2 texts, expected (2, 2), with one"]),

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it prints, what it leaves behind, and each bad input."""
+"""The command line as users see it: what it prints, what it writes, and how it answers bad input."""
 
 import csv
 import json
@@ -108,7 +108,7 @@ def picture(path: Path, rng: np.random.Generator) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The config and every file it names, a dozen pictures of 8 x 8."""
+    """The config and every file that it names, with a dozen 8 x 8 pictures."""
     rng = np.random.default_rng(0)
     for name in ("melanoma", "nevus", "keratosis"):
         for i in range(2):
@@ -131,8 +131,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def invoke(monkeypatch, capsys) -> Fedmt:
-    """`fedmt ARGUMENTS` in this process: (exit status, standard output, standard error)."""
-    # `main` replaces it for the rest of the process.
+    """Runs `fedmt ARGUMENTS` in this process: (exit status, standard output, standard error)."""
+    # `main` replaces this function for the rest of the process.
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
     def invoke(*arguments: object) -> tuple[int, str, str]:
@@ -147,7 +147,7 @@ def invoke(monkeypatch, capsys) -> Fedmt:
 
 @pytest.fixture
 def refused(invoke, folder) -> Callable[..., str]:
-    """Runs `check` and `run` on the folder's config, both to be refused in the same words."""
+    """Runs `check` and `run` on the folder's config. Both must fail with the same message."""
 
     def refused(*arguments: str) -> str:
         config, out = folder / "federation.toml", folder / "run"
@@ -158,7 +158,7 @@ def refused(invoke, folder) -> Callable[..., str]:
             assert "Traceback" not in printed + message and message.startswith("fedmt: ")
             messages.append(message)
         assert messages[0] == messages[1]
-        assert not out.exists()  # bad input leaves nothing behind
+        assert not out.exists()  # bad input leaves no files behind
         return messages[0]
 
     return refused
@@ -170,7 +170,7 @@ def environment() -> dict[str, str]:
 
 
 def change(path: Path, old: str, new: str) -> int:
-    """Replaces the one `old` in a file; returns the line where it stood."""
+    """Replaces the single occurrence of `old` in a file, and returns its line number."""
     text = path.read_text()
     assert text.count(old) == 1, f"{old!r} must stand once in {path}"
     path.write_text(text.replace(old, new))
@@ -190,7 +190,7 @@ def test_version_and_help(invoke):
     assert status == 0 and all(command in out for command in ("run", "check", "quickstart"))
     status, out, _ = invoke("run", "--help")
     assert status == 0
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)  # colours cut the option names in two
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)  # colors split the option names
     assert all(option in plain for option in ("--out", "--resume", "--set"))
 
 
@@ -202,7 +202,7 @@ def test_as_a_module():
 
 
 def rows_of(out: str) -> dict[str, list[str]]:
-    """The cells of each row of a printed table, by the first cell."""
+    """The cells of each row of a printed table, keyed by the first cell."""
     rows = [[c.strip() for c in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
     return {row[0]: row[1:] for row in rows}
 
@@ -226,7 +226,7 @@ def test_check_shows_the_federation(invoke, folder):
 
 
 def test_check_of_centers_on_other_machines(invoke, folder):
-    """The coordinator's file is checked with what is here; `run`, which would need all of it, is refused."""
+    """`check` checks the coordinator's file with the local data. `run` would need all data, and fails."""
     config = folder / "federation.toml"
     old = 'source = "manifest"\npath = "berlin.csv"'
     config.write_text(config.read_text().replace(old, 'source = "remote"', 1))
@@ -246,7 +246,7 @@ def test_check_takes_overrides_and_says_what_is_missing(invoke, folder):
 
 
 def test_names_with_brackets_are_shown_as_they_are(invoke, folder):
-    """Rich takes `[…]` for markup unless told otherwise: a name would vanish, or end in a traceback."""
+    """Rich reads `[…]` as markup by default, so a name would vanish or end in a traceback."""
     change(folder / "federation.toml", 'name = "berlin"', 'name = "[bold]berlin [/x]"')
     change(folder / "federation.toml", 'name = "cairo"', 'name = "cairo [2]"')
     status, out, err = invoke("check", folder / "federation.toml")
@@ -284,7 +284,7 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
         "name": "fedavgm",
         "rate": 1.0,
         "momentum": 0.5,
-    }  # a default, spelled out
+    }  # a default, written out
     assert resolved["reference"]["path"] == str(folder / "aachen")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [r["round"] for r in records] == [0, 1, 2]
@@ -304,7 +304,7 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
         for name, center in record["centers"].items():
             assert 0 <= center["confident_share"] <= 1
             assert ("losses" in center) != ("abstained" in center)
-            # M is known at berlin and cairo; essen needs none, delhi has none, that of faro is unknown.
+            # M is known at berlin and cairo. essen needs none, delhi has none, and faro's is unknown.
             assert ("correspondence_error" in center) == (name in ("berlin", "cairo"))
     assert any("losses" in record for record in records)
     summary = json.loads((run / "summary.json").read_text())
@@ -312,7 +312,7 @@ def test_a_run_from_end_to_end(invoke, folder, monkeypatch):
     assert summary.keys() >= {"method", "seconds", "seed", "device", "versions"}
     for name in ("round-000001", "round-000002"):
         load_checkpoint(run / "checkpoints" / f"{name}.safetensors")
-    # The resolved config runs by itself, from another folder, to the same run.
+    # The resolved config gives the same run on its own, from another folder.
     monkeypatch.chdir("/")
     status, _, err = invoke("run", run / "config.toml", "--out", folder / "again")
     assert status == 0, err
@@ -359,7 +359,7 @@ def test_a_run_without_tests_says_so(invoke, folder):
     )
     assert (status, err) == (0, "")
     assert "no accuracy was measured, because there is no test set. Add [[tests]]" in out
-    assert "label space" not in out  # no table of nothing
+    assert "label space" not in out  # no empty table is printed
     assert invoke("report", run, "--out", folder / "page.html")[0] == 0
     page = (folder / "page.html").read_text()
     assert "no accuracy was measured, because there is no test set. Add [[tests]]" in page
@@ -369,7 +369,7 @@ def test_a_run_without_tests_says_so(invoke, folder):
 def test_tests_that_the_model_cannot_answer_are_told_apart_from_none(invoke, folder):
     text = (folder / "federation.toml").read_text().split("[[tests]]")[0]
     text = text.replace("[method]\n", '[method]\nname = "semifl"\n')
-    text = text.split('[[centers]]\nname = "cairo"')[0]  # nobody is left with an M for 'look'
+    text = text.split('[[centers]]\nname = "cairo"')[0]  # no center with an M for 'look' is left
     (folder / "federation.toml").write_text(
         text + '[[tests]]\nsource = "npz"\npath = "cairo.npz"\nspace = "look"\n'
     )
@@ -379,7 +379,7 @@ def test_tests_that_the_model_cannot_answer_are_told_apart_from_none(invoke, fol
 
 
 def test_a_diverging_run_ends_in_a_sentence(invoke, folder):
-    """Weights or losses beyond all numbers must not end in a traceback of the JSON writer."""
+    """Infinite weights or losses must not end in a traceback of the JSON writer."""
     arguments = ("--set", "training.learning_rate=1e30", "--set", "training.clip=0")
     status, out, err = invoke("run", folder / "federation.toml", "--out", folder / "run", *arguments)
     assert "Traceback" not in out + err
@@ -387,18 +387,18 @@ def test_a_diverging_run_ends_in_a_sentence(invoke, folder):
 
 
 def test_a_diverging_center_is_left_out(invoke, folder, monkeypatch):
-    """One center's NaN is recorded as such; the others' run goes on, and its metrics stay valid JSON."""
+    """One center's NaN is recorded. The run continues with the others, and its metrics stay valid JSON."""
     from fedmt.methods import FedMT
 
     real = FedMT.center_loss
 
     def loss(self, logits, step, tables):
         found = real(self, logits, step, tables)
-        # Only the unlabelled center has a one-row matrix.
+        # Only the unlabeled center has a matrix with one row.
         return {k: v * float("nan") for k, v in found.items()} if len(tables["matrix"]) == 1 else found
 
     monkeypatch.setattr(FedMT, "center_loss", loss)
-    arguments = ("--set", "method.xi=0.0")  # everybody trains
+    arguments = ("--set", "method.xi=0.0")  # all centers train
     status, out, err = invoke("run", folder / "federation.toml", "--out", folder / "run", *arguments)
     assert status == 0, err
     assert "left out: delhi" in out
@@ -576,7 +576,7 @@ def test_a_stranger_s_folder_is_left_alone(invoke, folder):
 
 
 def test_a_run_s_config_that_somebody_edited(invoke, folder):
-    """Into something that is no TOML: still a message, not a traceback."""
+    """If it is no longer TOML, there is still a message, not a traceback."""
     config, out = folder / "federation.toml", folder / "run"
     assert invoke("run", config, "--out", out)[0] == 0
     (out / "config.toml").write_text("seed = \n")
@@ -591,7 +591,7 @@ def test_a_corrupt_checkpoint(invoke, folder, damage):
     assert invoke("run", config, "--out", out)[0] == 0
     loaded = RunFolder(out).load()
     assert loaded is not None
-    # Cloned: a loaded tensor may be a view of the file, which is damaged in place below.
+    # Cloned, because a loaded tensor may be a view of the file, which is damaged in place below.
     whole = {k: v.clone() for k, v in loaded.weights.items()}
     last = out / "checkpoints" / "round-000002.safetensors"
     data = bytearray(last.read_bytes())
@@ -627,7 +627,7 @@ cli.main()
 
 @pytest.mark.slow
 def test_a_full_disk(invoke, folder, warm):
-    """A real write that fails (EFBIG, since a test cannot fill the disk) in the third checkpoint."""
+    """A real write fails in the third checkpoint (with EFBIG, because a test cannot fill the disk)."""
     config, out = folder / "federation.toml", folder / "run"
     arguments = ["run", str(config), "--out", str(out), "--set", "training.rounds=3"]
     done = subprocess.run(
@@ -652,7 +652,7 @@ def test_a_full_disk(invoke, folder, warm):
 
 @pytest.mark.slow
 def test_metrics_on_a_full_disk(folder, invoke, warm):
-    """The line that did not fit whole must not spoil those before it."""
+    """A line that did not fit completely must not damage the lines before it."""
     config, out = folder / "federation.toml", folder / "run"
     arguments = ["run", str(config), "--out", str(out), "--set", "training.rounds=3"]
     limited = LIMITED.replace("RunFolder.save", "RunFolder.append_metrics").replace("def save", "def limit")
@@ -689,13 +689,13 @@ COMMANDS = (
 
 
 def plain(text: str) -> str:
-    """Without colours, panels and the line breaks that a panel's width makes."""
+    """The text without colors, panels and the line breaks that come from a panel's width."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", text).split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_every_argument_and_option(invoke, command):
-    """Typer 0.20 on click 8.5 shows arguments without their text: constraints.txt keeps them apart."""
+    """Typer 0.20 on click 8.5 shows arguments without their text, so constraints.txt avoids this pair."""
     status, out, _ = invoke(command, "--help")
     text = plain(out)
     assert status == 0 and "Example: fedmt " + command in text
@@ -726,7 +726,7 @@ def test_a_command_with_nothing_shows_its_help(invoke, command):
 
 @pytest.fixture
 def desk(folder: Path, tiny_run, monkeypatch) -> Path:
-    """Where a new user works: a federation, a run, an empty folder, a file."""
+    """The folder of a new user: a federation, a run, an empty folder, and a file."""
     shutil.copytree(tiny_run("fedmt"), folder / "runs" / "first")
     (folder / "empty").mkdir()
     (folder / "file").write_text("x\n")
@@ -752,12 +752,12 @@ def test_a_command_ends_by_naming_the_next_one(invoke, desk, line, following):
 
 
 MISTAKES = [
-    # nothing, where there is something to ask for
+    # no argument, where one is required
     ("init --out new.toml", "where is the data? Give the folder"),
     ("reproduce", "`fedmt reproduce --list` lists them"),
     ("predict runs/first", "Missing argument 'INPUT…'"),
     ("export runs/first", "what should be written? Give --onnx FILE, --safetensors FILE"),
-    # a typo in a command, an option, a key, a value
+    # a typo in a command, an option, a key or a value
     ("chek federation.toml", "No such command 'chek'. Did you mean 'check'? Known: init, run,"),
     ("zzz", "No such command 'zzz'. Known: init, run, check"),
     ("run federation.toml --ressume", "--resume"),
@@ -801,7 +801,7 @@ MISTAKES = [
     ("compare runs/first --baseline runs/first --metric sensitivity", "given more than once"),
     ("sweep zzz.toml", "zzz.toml: this file does not exist"),
     ("sweep federation.toml", "is one federation, not an experiment: `fedmt run federation.toml` runs it"),
-    # a path that is not there
+    # a path that does not exist
     ("check federatoin.toml", "this file does not exist. Did you mean 'federation.toml'?"),
     ("run nowhere/x.toml", "this file does not exist. `fedmt init` writes a first one"),
     ("report runs/frist", "there is no such run folder. Did you mean 'runs/first'?"),
@@ -814,7 +814,7 @@ MISTAKES = [
         "zzz.toml: this file does not exist. That folder contains 'experiment.toml', 'federation.toml'",
     ),
     ("init zzz --out new.toml", "zzz does not exist. Give the folder"),
-    # a folder in place of a file
+    # a folder instead of a file
     ("check empty", "empty is a folder. Name the TOML file, which `fedmt init` writes"),
     (
         "run runs/first --out new",
@@ -826,7 +826,7 @@ MISTAKES = [
     ("export runs/first --onnx empty", "empty is a folder. Name a file in it"),
     ("init . --out empty", "empty is a folder. Name a file in it, such as empty/federation.toml"),
     ("reproduce ./empty", "empty is a folder. Name the TOML file"),
-    # a file in place of a folder
+    # a file instead of a folder
     ("run federation.toml --out file", "file is a file. Choose another folder with --out"),
     ("run federation.toml --out file/run", "because file is a file. Choose another place"),
     ("report file", "file is a file, not a run folder. Give a folder that `fedmt run` wrote"),
@@ -872,11 +872,11 @@ def test_a_mistake_is_named_with_what_to_do(invoke, desk, line, said):
     status, out, err = invoke(*line.split())
     assert status == 2 and "Traceback" not in out + err
     assert said in plain(err)
-    assert files() == before  # but for a run folder's lock, nothing is made or changed
+    assert files() == before  # nothing is created or changed except a run folder's lock
 
 
 def test_a_file_that_may_not_be_read_ends_in_a_sentence(invoke, desk, monkeypatch):
-    """Whatever the system refuses: here a folder without permission, as another user would meet it."""
+    """The system may refuse anything. Here, a folder lacks permissions, as if it belonged to another user."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(desk / "runs"))

@@ -93,7 +93,7 @@ def test_a_run_with_its_baseline_from_training_to_the_report(invoke, tmp_path):
     assert f"{abs(100 * balanced['value']):.1f} points" in line_of_both and "60 test images" in line_of_both
     assert "federation-single" in (tmp_path / "report.html").read_text()
 
-    # Again: both are kept, and the JSON is all that stands on standard output.
+    # In a second run, both are kept, and standard output contains only the JSON.
     before = run.summary_file.read_bytes()
     status, out, err = invoke(*line, "--device", "cpu", "--resume", "--json")
     shown = json.loads(out)
@@ -102,7 +102,7 @@ def test_a_run_with_its_baseline_from_training_to_the_report(invoke, tmp_path):
     assert run.summary_file.read_bytes() == before
     status, _, err = invoke(*line)
     assert status == 2 and "runs/federation already holds a run" in err
-    # Of two runs that were trained together, one alone is still reported, with what is known.
+    # If only one of two runs that were trained together is left, it is still reported, with what is known.
     shutil.rmtree(single.path)
     invoke("report", "runs/federation")
     alone = first_line(tmp_path / "report.html")
@@ -158,7 +158,7 @@ def test_another_method_keeps_the_options_that_it_has(tmp_path):
     assert notes == ["--method semifl: left out method.correspondence, which the config sets for 'fedmt'."]
     same, notes = load_variant(path, ["method.xi=0.5"], "fedmt")
     assert same.method["xi"] == 0.5 and same.method["correspondence"] == "estimated" and not notes
-    # What --set gives the method is not the baseline's, but a mistake in it is still one.
+    # Settings of the method by --set do not apply to the baseline, but a mistake in them is still an error.
     assert load_variant(path, ["method.estimator=counting"], None, "single")[0].method == {"name": "single"}
     with pytest.raises(FedmtError, match=r"unknown key 'method.estimator'"):
         load_variant(path, ["method.estimator=counting"], "single")

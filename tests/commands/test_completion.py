@@ -1,4 +1,4 @@
-"""Shell completion: it answers without torch, and its lists are those of the registries."""
+"""Shell completion answers without torch, and its lists match the registries."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def test_the_lists_are_those_of_the_registries():
     ],
 )
 def test_bash_is_answered_without_torch(line, expected):
-    """As the script of `fedmt --show-completion bash` asks."""
+    """Asks in the same way as the script of `fedmt --show-completion bash`."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(fedmt.__file__).parents[1]),

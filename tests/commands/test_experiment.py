@@ -1,4 +1,4 @@
-"""Experiment files: what they expand to, and what is said of a bad one. Nothing is trained here."""
+"""Experiment files: their expansion, and the messages for bad files. Nothing is trained here."""
 
 import tomllib
 from pathlib import Path
@@ -81,13 +81,13 @@ def shipped(suffix: str = "") -> list[Path]:
 
 
 def test_base_row_column_scale_set(folder):
-    """Each stage goes over the one before."""
+    """Each stage overrides the one before."""
     training = {k: c.runs[0].config.training for k, c in cells(folder).items()}
     assert training["plain", "Single"].rounds == 40  # the base
-    assert training["short", "Single"].rounds == 10  # row over base
-    assert training["short", "FedMT (T)"].rounds == 20  # column over row
+    assert training["short", "Single"].rounds == 10  # the row overrides the base
+    assert training["short", "FedMT (T)"].rounds == 20  # the column overrides the row
     assert training["short", "FedMT (T)"].warmup_epochs == 1
-    assert training["plain", "FedMT (T)"].batch_size == 10  # a nested table says the same as a dotted key
+    assert training["plain", "FedMT (T)"].batch_size == 10  # a nested table means the same as a dotted key
     tiny = cells(folder, scale="tiny")["short", "FedMT (T)"].runs[0].config.training
     assert (tiny.rounds, tiny.local_epochs, tiny.warmup_epochs) == (2, 1, 1)
     over = cells(folder, scale="tiny", overrides=("training.rounds=7",))
@@ -95,7 +95,7 @@ def test_base_row_column_scale_set(folder):
 
 
 def test_what_every_cell_has(folder):
-    """The file's own `set` goes over the base, and under rows and columns."""
+    """The file's own `set` overrides the base, and rows and columns override it."""
     given = 'set = { "training.rounds" = 30, "training.batch_size" = 25, "training.clip" = 2.0 }'
     (folder / "sweep.toml").write_text(EXPERIMENT.replace("show =", f"{given}\nshow ="))
     training = {k: c.runs[0].config.training for k, c in cells(folder).items()}
@@ -114,7 +114,7 @@ def test_cells_and_seeds(folder):
     assert all([r.config.seed for r in c.runs] == [0, 1, 2] for c in found.values())
     keys = [r.key for c in found.values() for r in c.runs]
     assert len(set(keys)) == 12
-    # The folder's name follows from the config alone, and says what is in it.
+    # The folder's name depends only on the config, and describes its content.
     assert keys == [r.key for c in cells(folder, seeds=3).values() for r in c.runs]
     assert keys[0].startswith("fashion_mnist-single-seed0-")
 
@@ -146,7 +146,7 @@ def test_only(folder):
     assert chosen == {("short", "Single")}
     with pytest.raises(FedmtError, match="no row or column"):
         cells(folder, only=("medium",))
-    # A setting that another cell's method does not know may be given to those that were asked for.
+    # A setting that some methods do not know is accepted if the methods of all selected cells know it.
     with pytest.raises(FedmtError, match=r"--set method.xi \(short, Single\)"):
         cells(folder, overrides=("method.xi=0.7",))
     assert cells(folder, only=("fedmt",), overrides=("method.xi=0.7",))["short", "Single"].runs == ()
@@ -299,7 +299,7 @@ def test_unknown_names(folder):
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda p: p.stem)
 def test_paper_figures(path):
-    """Read off the TOML itself: figures are per cent and stand under columns that exist."""
+    """Read from the TOML file itself: the figures are percentages and belong to existing columns."""
     raw = tomllib.loads(path.read_text())
     columns = {c["label"] for c in raw["columns"]}
     count = 0
@@ -332,7 +332,7 @@ def test_the_bundled_base_is_the_quickstarts():
 
 
 def test_the_oracle_of_cifar100_has_as_many_centers():
-    """A table in `set` is merged into the base's: the coarse centers must be taken away by name."""
+    """A table in `set` is merged into the base's table, so the coarse centers must be removed by name."""
     cells = expand(read_experiment(experiments_folder() / "cifar100.toml"), Sweep())
     spaces = {c.column: c.runs[0].config.benchmark.spaces for c in cells if c.row == "n = 25"}
     assert spaces["Oracle"] == {"coarse": 0, "fine": 10}
@@ -340,7 +340,7 @@ def test_the_oracle_of_cifar100_has_as_many_centers():
 
 
 def test_every_row_of_the_ablation_differs():
-    """A column's setting would go over a row's, which would then say what it does not do."""
+    """A column's setting would override a row's, and the row's label would then be wrong."""
     cells = expand(read_experiment(experiments_folder() / "cifar100_ablation.toml"), Sweep(seeds=1))
     assert len({c.runs[0].key for c in cells}) == len(cells)
     assert all(c.runs[0].config.benchmark.test_per_class for c in cells)  # not judged on the test images
@@ -348,7 +348,7 @@ def test_every_row_of_the_ablation_differs():
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> tuple[Path, ...]:
-    """Files that are only named: nothing is loaded here."""
+    """Files that are only named, because nothing is loaded here."""
     folder = tmp_path_factory.mktemp("weights")
     found = tuple(folder / f"{name}_imagenet.pth" for name in ("resnet18", "mobilenet_v2", "resnet50"))
     for file in found:
@@ -357,7 +357,7 @@ def weights(tmp_path_factory) -> tuple[Path, ...]:
 
 
 def keys_of(name: str, weights: tuple[Path, ...], *rows: str) -> set[str]:
-    """The runs of an experiment, of some of its rows or of all."""
+    """The runs of an experiment, for all of its rows or for some."""
     found = expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=weights))
     return {r.key for c in found if not rows or c.row in rows for r in c.runs}
 
@@ -374,12 +374,12 @@ def keys_of(name: str, weights: tuple[Path, ...], *rows: str) -> set[str]:
     ],
 )
 def test_the_runs_of_the_main_table_are_not_made_twice(name, rows, weights):
-    """One method has the same settings in all of them: a cell they share is one run."""
+    """A method has the same settings in all of them, so a cell that they share is one run."""
     assert keys_of(name, weights, *rows) <= keys_of("main", weights)
 
 
 def test_the_rows_of_the_papers_experiments_differ(weights):
-    """A column's setting would go over a row's, which would then say what it does not do."""
+    """A column's setting would override a row's, and the row's label would then be wrong."""
     for name in ("thresholds", "lambda2", "readings", "estimators", "mhat", "noniid", "baselines_search"):
         found = expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=weights))
         assert len({c.runs[0].key for c in found}) == len(found), name

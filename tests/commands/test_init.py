@@ -1,4 +1,4 @@
-"""`fedmt init`: what it finds, what it proposes, and that `fedmt check` accepts what it writes."""
+"""`fedmt init`: what it finds and proposes, and whether `fedmt check` accepts what it writes."""
 
 import csv
 import os
@@ -48,8 +48,8 @@ def table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], scan
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Class folders, a table in another space, one with both labels (the wanted ones under the less likely
-    title), images without labels, a test set."""
+    """Class folders, a table in another space, a table with both labels (the wanted ones in the column with
+    the less likely title), images without labels, and a test set."""
     base = tmp_path / "data"
     class_folders(base / "aachen", WANTED, 2)
     class_folders(base / "test", WANTED, 2)
@@ -75,7 +75,7 @@ def test_check_accepts_what_it_writes(data: Path, command) -> None:
     assert config["wanted"] == "lesion" and config["spaces"]["lesion"] == WANTED
     assert config["spaces"]["group"] == ["benign", "malignant"] and len(config["spaces"]) == 2
     assert config["reference"] == {"name": "aachen", "source": "folder", "path": "aachen"}
-    assert [c["name"] for c in config["centers"]] == ["berlin", "cairo", "delhi"]  # not scans, not notes
+    assert [c["name"] for c in config["centers"]] == ["berlin", "cairo", "delhi"]  # without scans and notes
     berlin, cairo, delhi = config["centers"]
     assert (berlin["label_column"], berlin["space"], berlin["image_column"]) == ("group", "group", "file")
     assert (cairo["label_column"], cairo["space"], cairo["path"]) == (
@@ -85,7 +85,7 @@ def test_check_accepts_what_it_writes(data: Path, command) -> None:
     )
     assert "space" not in delhi and config["tests"] == [{"source": "folder", "path": "test"}]
     assert config["images"] == {"size": 8, "channels": 1}
-    # Counted: one nevus in four is called malignant where both labels are.
+    # Counted where both labels exist: one nevus in four is called malignant.
     assert config["correspondences"]["group"]["nevus"] == {"benign": 0.75, "malignant": 0.25}
     assert config["correspondences"]["group"]["melanoma"] == "malignant"
     status, printed, said = command("check", out)
@@ -142,7 +142,7 @@ def test_what_cannot_be_guessed_is_a_line_to_fill_in(tmp_path: Path, command) ->
 
 
 def test_a_table_that_would_make_a_label_impossible_is_not_used(tmp_path: Path, command) -> None:
-    """Every wanted class has its equal, but the center has one class more, which then has no column."""
+    """Every wanted class has a counterpart, but the center has one more class, which then has no column."""
     class_folders(tmp_path / "a", ["melanoma", "nevus"])
     class_folders(tmp_path / "b", ["Melanoma", "Nevus", "rest"])
     out = tmp_path / "federation.toml"
@@ -215,7 +215,7 @@ def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
     class_folders(tmp_path / "a", WANTED)
     class_folders(tmp_path / "b", ["carcinoma", "melanomas", "Nevus"])
     asked: list[tuple[str, str]] = []
-    answers = iter([str(tmp_path), "b", "y"])  # neither center has more classes: the second has no default
+    answers = iter([str(tmp_path), "b", "y"])  # equal numbers of classes: the second has no default
 
     def ask(question: str, default: str) -> str:
         asked.append((question, default))
@@ -247,7 +247,7 @@ def test_the_test_set_decides_between_equally_many_classes(tmp_path: Path, comma
     class_folders(tmp_path / "a", ["cat", "dog", "horse"], 2)
     class_folders(tmp_path / "b", WANTED, 4)
     class_folders(tmp_path / "c", WANTED, 3)
-    class_folders(tmp_path / "test", WANTED[:2])  # it lacks a class, and has those of no other center
+    class_folders(tmp_path / "test", WANTED[:2])  # it lacks a class, and has none of center a's
     out = tmp_path / "federation.toml"
     status, printed, said = command("init", tmp_path, "--out", out)
     assert (status, said) == (0, "")
@@ -279,7 +279,7 @@ def test_equally_many_classes_and_nothing_that_decides(tmp_path: Path, command, 
 
 
 def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path: Path, command) -> None:
-    """The wanted labels are the same whichever it is, so there is nothing to ask."""
+    """The wanted labels are the same for each choice, so no question is asked."""
     class_folders(tmp_path / "a", WANTED, 3)
     class_folders(tmp_path / "b", WANTED, 2)
     out = tmp_path / "federation.toml"
@@ -356,13 +356,13 @@ UNREADABLE = {
 
 @pytest.mark.parametrize(("content", "reason"), UNREADABLE.values(), ids=UNREADABLE)
 def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, command, content: bytes, reason: str) -> None:
-    """And the folder that its images lie in is no class; only several folders are classes beside it."""
+    """The folder of its images is not a class. Next to a table, only several folders are classes."""
     class_folders(tmp_path / "a", WANTED)
     class_folders(tmp_path / "b", ["img"], 6)
     class_folders(tmp_path / "c", WANTED[:2])
     for name in "bc":
         (tmp_path / name / "cases.csv").write_bytes(content)
-    (tmp_path / "c" / "._cases.csv").write_bytes(b"\xff")  # what a Mac leaves on a stick
+    (tmp_path / "c" / "._cases.csv").write_bytes(b"\xff")  # a Mac leaves such files on a USB stick
     out = tmp_path / "federation.toml"
     status, printed, said = command("init", tmp_path, "--out", out)
     assert (status, said) == (0, "")
@@ -399,10 +399,10 @@ def test_nothing_is_left_out_without_a_word(data: Path, command) -> None:
     picture(data / "stray.png")
     (data / "own.csv").write_text("image,label\n" + "".join(f"own-{i}.png,{'xy'[i % 2]}\n" for i in range(4)))
     for i in range(4):
-        picture(data / f"own-{i}.png")  # a table names them: not stray
+        picture(data / f"own-{i}.png")  # a table names them, so they are not stray files
     out = data / "federation.toml"
     assert command("init", data, "--out", out)[0] == 0
-    status, printed, _ = command("init", data, "--out", out, "--force")  # the file is none of the data
+    status, printed, _ = command("init", data, "--out", out, "--force")  # the file is not part of the data
     assert status == 0
     notes = [line for line in printed.splitlines() if " was left out: " in line]
     expected = [
@@ -447,7 +447,7 @@ def test_lines_too_long_or_short_are_counted(tmp_path: Path) -> None:
 
 
 def test_accents_composed_and_decomposed_are_one(tmp_path: Path, command) -> None:
-    """A Mac's folder names, and the table of another center."""
+    """Folder names from a Mac, and the table of another center."""
     names = ["mélanome", "nævus"]
     class_folders(tmp_path / "a", names)
     class_folders(tmp_path / "test", [unicodedata.normalize("NFD", n) for n in names])
@@ -478,7 +478,7 @@ def test_a_class_folder_that_is_not_utf8_is_named(tmp_path: Path, command, given
     data, out = tmp_path / "data", tmp_path / "federation.toml"
     class_folders(data / "a", WANTED)
     class_folders(data / "b", ["naevus", "wart"])
-    rename_to_bytes(data / "b" / "naevus", b"n\xe6vus")  # as Latin-1 has it
+    rename_to_bytes(data / "b" / "naevus", b"n\xe6vus")  # the name in Latin-1
     where = [data] if given == "the folder" else ["--center", data / "a", "--center", data / "b"]
     status, _, said = command("init", *where, "--out", out)
     assert status == 2 and not out.exists()
@@ -487,13 +487,13 @@ def test_a_class_folder_that_is_not_utf8_is_named(tmp_path: Path, command, given
 
 
 def test_other_names_that_are_not_utf8(tmp_path: Path, command) -> None:
-    """A center's name goes into the file too; what is left out is named all the same."""
+    """A center's name is written to the file too. What is left out is named all the same."""
     data, out = tmp_path / "data", tmp_path / "federation.toml"
     class_folders(data / "a", WANTED)
     class_folders(data / "b", WANTED[:2])
     picture(data / "c" / "0.png")
     picture(data / "c" / "more" / "1.png")
-    rename_to_bytes(data / "c" / "more", b"\xe6")  # no class: c has no labels
+    rename_to_bytes(data / "c" / "more", b"\xe6")  # this is not a class, because c has no labels
     for path in (data / "stray.txt", data / "b" / "inner.npz"):
         path.touch()
         rename_to_bytes(path, b"\xe6" + os.fsencode(path.suffix))
@@ -602,8 +602,8 @@ def test_tables_of_texts(tmp_path: Path, capsys) -> None:
 
 
 def test_the_sites_of_a_test_set_are_proposed(tmp_path: Path, command) -> None:
-    """A column that says where test samples are from is no label; where the centers have it too, it is none
-    of theirs."""
+    """A column that says where test samples come from is not a label. If the centers have it too, it is not a
+    label there either."""
     texts = [f"note {i} about a patient,{'ab'[i % 2]},{('Bonn', 'Kiel', 'Ulm')[i % 3]}" for i in range(12)]
     for name in ("reference", "berlin", "test"):
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label,hospital", *texts]) + "\n")
@@ -627,13 +627,13 @@ def test_texts_and_images_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_tables_and_texts_are_grouped_too(tmp_path: Path, command) -> None:
-    """Identifiers are neither features nor labels; a column that names groups at one center does at all."""
+    """Identifiers are neither features nor labels. A column that names groups anywhere does so everywhere."""
     for name, count, header in (
         ("reference", 24, "patient_id,visit,age,mood,text,diagnosis"),
         ("bonn", 24, "patient_id,visit,age,mood,text,finding"),
         ("test", 12, "patient_id,visit,age,mood,text,diagnosis"),
     ):
-        # At the test each patient is there once, and all of them are at Bonn too.
+        # In the test set, each patient occurs once, and all of them are at Bonn too.
         patients = [f"{name[0]}{i // 2}" if name != "test" else f"b{i}" for i in range(count)]
         for kind in ("rows", "texts"):
             titles = [t for t in header.split(",") if kind == "texts" or t != "text"]
@@ -666,7 +666,7 @@ def test_tables_and_texts_are_grouped_too(tmp_path: Path, command) -> None:
 
 
 def rows_of_all_sites(path: Path) -> None:
-    """Three sites and a test in one table; `group` follows from the diagnosis, `flag` does so by chance."""
+    """Three sites and a test in one table. `group` follows from the diagnosis, and `flag` does by chance."""
     lines = ["Site,tsh,sex,flag,diagnosis,group"]
     for number, (site, count) in enumerate((("Ulm", 30), ("Bonn", 60), ("Test", 30))):
         for i in range(count):
@@ -693,7 +693,7 @@ def test_one_table_of_all_centers_is_split_by_a_column(tmp_path: Path, command) 
     assert len((tmp_path / "all-by-Site/Bonn.csv").read_text().splitlines()) == 61
     config, schema = (tomllib.loads((tmp_path / name).read_text()) for name in (out.name, "schema.toml"))
     assert config["reference"]["name"] == "Ulm" and len(config["tests"]) == 1
-    # `group` would give the diagnosis away; `Site` is the center itself; `flag` is a feature elsewhere.
+    # `group` would reveal the diagnosis, `Site` is the center itself, and `flag` is a feature elsewhere.
     assert [column["name"] for column in schema["columns"]] == ["tsh", "sex", "flag"]
     assert "diagnosis (3 classes); group (2 classes)" in printed
     assert "fedmt schema federation.toml --ignore group --force" in out.read_text()

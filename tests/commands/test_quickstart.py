@@ -1,4 +1,4 @@
-"""The quickstart end to end, shrunk: the files a user finds afterwards, and what is in them."""
+"""A small quickstart from end to end: the files that a user finds afterwards, and their content."""
 
 import json
 
@@ -48,12 +48,12 @@ def test_files_and_their_contents(short, tmp_path, capsys):
     assert [t["space"] for t in estimated["tests"]] == ["garment", "department", "layer"]
     printed = capsys.readouterr().out
     assert "FedMT (E)" in printed and "report.html" in printed
-    # Again: the finished runs are kept, and the table is the same.
+    # In a second run, the finished runs are kept, and the table is the same.
     assert module.quickstart(tmp_path / "out", 0, make_console()) == rows
 
 
 def test_the_methods_share_what_they_must():
-    """Same data, network and views for all; T and E differ in one option."""
+    """All methods share the data, the network and the views. T and E differ in one option."""
     single, known, estimated = (module.quickstart_config(m, 3) for m in module.METHODS)
     for other in (known, estimated):
         assert (single.benchmark, single.model, single.augmentation) == (

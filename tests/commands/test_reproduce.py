@@ -1,4 +1,4 @@
-"""`fedmt reproduce` with real worker processes: what it leaves behind, kills, failures, the table."""
+"""`fedmt reproduce` with real worker processes: its files, kills, failures, and the table."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def environment() -> dict[str, str]:
 
 
 def start(*arguments: object, fedmt: Sequence[object] = INSTALLED) -> subprocess.Popen[str]:
-    # A session of its own: its workers can be told from everybody else's processes.
+    # The process gets its own session, so that its workers can be distinguished from other processes.
     return subprocess.Popen(
         [*map(str, fedmt), "reproduce", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -115,7 +115,7 @@ def fedmt_reproduce(warm: Path, *arguments: object) -> tuple[int, str]:
 
 
 def alive(group: int) -> list[str]:
-    """The processes of a session that are neither gone nor waiting to be buried."""
+    """The processes of a session that are neither gone nor zombies."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -123,12 +123,12 @@ def alive(group: int) -> list[str]:
             if int(fields[3]) == group and fields[0] not in "ZX":
                 found.append(path.with_name("cmdline").read_text().replace("\0", " "))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it has ended in the meantime
     return found
 
 
 def wait_until_gone(group: int) -> None:
-    """Python's own helper process of a session ends a moment after the others."""
+    """Python's own helper process in a session ends shortly after the others."""
     limit = time.monotonic() + 20
     while alive(group):
         assert time.monotonic() < limit, alive(group)
@@ -144,12 +144,12 @@ def wait_for(reached, process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, warm) -> Path:
-    """The experiment, run once with two seeds into `out`; `said` is what it printed."""
+    """The experiment, run once with two seeds into `out`. `said` is the printed output."""
     path = tmp_path_factory.mktemp("reproduce")
     (path / "base.toml").write_text(BASE)
     (path / "sweep.toml").write_text(EXPERIMENT)
     status, said = fedmt_reproduce(warm, *arguments(path, "out"))
-    assert status == 1, said  # the bad row
+    assert status == 1, said  # because of the bad row
     (path / "said").write_text(said)
     (path / "first.md").write_text((path / "out" / "sweep-tiny.md").read_text())
     return path
@@ -167,7 +167,7 @@ def test_json_and_markdown_agree_with_the_runs(folder):
     found = table(folder, "out")
     assert (found["scale"], found["seeds"], found["paper"]) == ("tiny", 2, "Table 9")
     runs = {r["config_hash"]: r for r in found["runs"]}
-    assert len(runs) == 6  # the rows 'good' and 'the same' share theirs
+    assert len(runs) == 6  # the rows 'good' and 'the same' share their runs
     assert len(list((folder / "out" / "runs").glob("*/summary.json"))) == 4
     markdown = (folder / "first.md").read_text()
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
@@ -178,7 +178,7 @@ def test_json_and_markdown_agree_with_the_runs(folder):
         if cell["row"] == "bad":
             assert shown == ("failed" if cell["column"] == "Single" else "\N{EN DASH}")
             continue
-        # Recomputed from the run folders: last round, mean, standard deviation with n - 1.
+        # Recomputed from the run folders: last round, mean, and standard deviation with n - 1.
         values = []
         for digest in cell["runs"]:
             path = Path(runs[digest]["path"])
@@ -206,7 +206,7 @@ def test_json_and_markdown_agree_with_the_runs(folder):
 
 
 def test_the_difference_from_the_baseline_is_the_paired_one(folder):
-    """The test samples depend on the seed here, so each seed has a difference of its own."""
+    """Here the test samples depend on the seed, so each seed has its own difference."""
     found = table(folder, "out")
     paths = {r["config_hash"]: Path(r["path"]) for r in found["runs"]}
     cells = {c["column"]: c for c in found["cells"] if c["row"] == "good"}
@@ -259,10 +259,10 @@ def test_finished_runs_are_kept(folder, command):
     }
     cells = table(folder, "out")["cells"]
     status, said, errors = command("reproduce", *arguments(folder, "out"), "--only", "good")
-    assert status == 0 and "started" not in said + errors  # all of it was there
+    assert status == 0 and "started" not in said + errors  # all runs existed
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
-    assert table(folder, "out")["cells"] == cells  # the rows that were not asked for are known too
-    # The versions are those that the runs were made with.
+    assert table(folder, "out")["cells"] == cells  # the rows that were not selected are known too
+    # The versions are those with which the runs were made.
     summary = next(p for p in before if p.name == "summary.json")
     text, made = summary.read_text(), table(folder, "out")["versions"]
     assert made == json.loads(text)["versions"]
@@ -281,7 +281,7 @@ def test_sigkill_in_the_middle_then_again(folder, warm):
     process.communicate()
     wait_until_gone(process.pid)
     assert len(list(runs.glob("*/summary.json"))) < 4
-    # With another number of workers, on which no figure depends.
+    # No figure depends on the number of workers, which is different here.
     status, said = fedmt_reproduce(warm, *arguments(folder, "killed"), "--jobs", 1)
     assert status == 1, said
     assert table(folder, "killed")["cells"] == table(folder, "out")["cells"]
@@ -295,7 +295,7 @@ def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(folder):
     process = start(*arguments(folder, "stopped"), "--set", "training.rounds=60", "--only", "single")
     runs = folder / "stopped" / "runs"
     wait_for(lambda: any(runs.glob("*/metrics.jsonl")), process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the workers as well
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in out + err and err == ""
     (command,) = [line for line in out.splitlines() if line.startswith("  fedmt reproduce")]
@@ -308,7 +308,7 @@ def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(folder):
 
 
 def test_an_error_in_between_waits_for_no_run(folder, tmp_path):
-    """A table that cannot be written (a full disk) is told at once, not when the last run has ended."""
+    """A table that cannot be written (a full disk) is reported at once, not after the last run."""
     experiment = read_experiment(folder / "sweep.toml")
     sweep = Sweep(1, "tiny", ("Single, good",), ("training.rounds=1",))
     (short,) = next(c.runs for c in expand(experiment, sweep) if c.selected)

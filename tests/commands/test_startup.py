@@ -1,4 +1,4 @@
-"""`import fedmt` and every help text answer at once: they do not import torch, nor other large libraries."""
+"""`import fedmt` and every help text answer at once, without importing torch or other large libraries."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ finally:
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a new process, without the variables that fedmt sets."""
+    """Runs in a new process, without the variables that fedmt sets."""
     own = ("GOMP_SPINCOUNT", "CUDA_DEVICE_MAX_CONNECTIONS")
     environment = {k: v for k, v in os.environ.items() if k not in own}
     environment["PYTHONPATH"] = str(Path(fedmt.__file__).parents[1])
@@ -34,7 +34,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
-    """The modules that a program says it has at its end."""
+    """The modules that a program lists when it ends."""
     return set(done.stdout.rpartition("modules:")[2].split())
 
 
@@ -44,7 +44,7 @@ def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
 def test_help_imports_no_large_library(arguments: tuple[str, ...]) -> None:
     done = run(MAIN, *arguments)
     assert done.returncode == 0, done.stderr
-    assert "fedmt" in done.stdout.partition("modules:")[0]  # it did answer
+    assert "fedmt" in done.stdout.partition("modules:")[0]  # it did print an answer
     assert "typer" in imported(done) and not imported(done) & LARGE
 
 

@@ -1,7 +1,7 @@
-"""docs/start/tutorial.md, followed as it stands: its blocks in order, in an empty folder.
+"""Follows docs/start/tutorial.md as written: runs its blocks in order, in an empty folder.
 
-Each line of a `text` block must be printed by the block before it, whatever its numbers; the accuracies must
-be near those of the page.
+Each line of a `text` block must be printed by the block before it, apart from its numbers. The accuracies
+must be close to those on the page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,.]*")
 NEAR = 0.06
-"""How far an accuracy may be from the page's: other versions round otherwise, and training amplifies it."""
+"""How far an accuracy may be from the page's: versions round differently, and training amplifies it."""
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -29,7 +29,7 @@ def blocks() -> list[tuple[str, str]]:
 
 
 def execute(language: str, code: str, folder: Path, warm: Path) -> str:
-    """What a block prints. `fedmt` is the one of this Python, whose imports have happened before."""
+    """What a block prints. `fedmt` belongs to this Python, which has already done its imports."""
     path = os.pathsep.join([str(warm), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     shell = ["bash", "-euo", "pipefail", "-c"]
@@ -48,13 +48,13 @@ def execute(language: str, code: str, folder: Path, warm: Path) -> str:
 
 
 def plain(line: str) -> str:
-    """A line without its numbers and without the width that they give a table's cells."""
+    """A line without its numbers and without the column widths that depend on them."""
     return " ".join(NUMBER.sub("#", line).split())
 
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> tuple[Path, list[tuple[str, str]]]:
-    """The folder in which the page was followed; each `text` block with what was printed in its place."""
+    """The folder in which the page was followed, and each `text` block with what was printed in its place."""
     folder = tmp_path_factory.mktemp("tutorial")
     printed, promised = "", []
     for language, code in blocks():

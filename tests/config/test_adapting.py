@@ -1,4 +1,4 @@
-"""Defaults that follow from what is trained."""
+"""Defaults that depend on what is trained."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from fedmt.config.adapting import adapted
     [
         ({}, {"learning_rate": 0.03, "reference_rate": 0.1}),
         ({"name": "fedmt"}, {"learning_rate": 0.03, "reference_rate": 0.1}),
-        ({"name": "fedrep"}, {"learning_rate": 0.03}),  # its head learns at the reference center alone
+        ({"name": "fedrep"}, {"learning_rate": 0.03}),  # its head learns only at the reference center
     ],
 )
 def test_a_pretrained_network_is_trained_at_other_rates(method, rates):

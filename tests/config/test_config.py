@@ -1,4 +1,4 @@
-"""The config: what it may say, and that each mistake in it is named with file, line and key."""
+"""The config: its valid content, and that each mistake is named with file, line and key."""
 
 import pickle
 from pathlib import Path
@@ -82,7 +82,7 @@ def error_of(load):
 
 
 def line_of(text: str, part: str) -> int:
-    """The number of the one line that contains `part`."""
+    """The number of the only line that contains `part`."""
     (number,) = [i for i, line in enumerate(text.splitlines(), 1) if part in line]
     return number
 
@@ -122,7 +122,7 @@ def test_the_paper_preset_and_own_values_before_it(load):
     paper = load('preset = "paper"\n' + changed(BENCHMARK, "rounds = 4\nlearning_rate = 0.05\n", ""))
     method = build_method(paper)
     assert isinstance(method, FedMT)
-    # The printed values, where they differ from the defaults; xi is the config's own.
+    # The printed values, where they differ from the defaults. xi is set by the config itself.
     assert (method.estimator, method.pseudo_labels, method.projection) == ("counting", "plain", "confident")
     assert method.lambda_2 == 1 / 16 and method.xi == 0.5
     training = paper.training
@@ -133,7 +133,7 @@ def test_the_paper_preset_and_own_values_before_it(load):
     method = build_method(own)
     assert isinstance(method, FedMT) and (method.estimator, method.xi) == ("em", 0.95)
     assert (own.training.rounds, own.training.learning_rate, own.training.batch_size) == (4, 0.05, 7)
-    assert own.training.clip == 1.0  # the preset's, beside the config's own
+    assert own.training.clip == 1.0  # from the preset, alongside the config's own value
 
 
 def test_a_preset_reaches_a_config_without_tables():
@@ -145,7 +145,7 @@ def test_a_preset_reaches_a_config_without_tables():
 
 
 def test_the_preset_of_another_method_does_not_disturb(load):
-    """`paper` sets FedMT's options; Single, which has none, still takes its training from it."""
+    """`paper` sets FedMT's options. Single has none of them, but still takes its training from the preset."""
     text = 'preset = "paper"\n' + changed(BENCHMARK, 'name = "fedmt"\nxi = 0.5', 'name = "single"')
     assert build_method(load(text)).training.clip == 1.0
 
@@ -161,7 +161,7 @@ def test_relative_paths_are_relative_to_the_config(load, tmp_path, monkeypatch):
     assert config.correspondences["coarse"] == tmp_path / "tables" / "coarse.csv"
     assert config.model.weights == tmp_path / "resnet.pth"
     assert config.images.cache == tmp_path / "cache"
-    # Also where the config itself is named relatively.
+    # This also holds if the path of the config itself is relative.
     assert load_config(Path("../federation.toml")).reference.path == tmp_path / "reference"
 
 
@@ -226,7 +226,7 @@ def test_an_override_with_an_unknown_key(error_of):
 
 @pytest.mark.parametrize(("item", "key"), [("training.rounds=0", "training.rounds"), ("seed=x", "seed")])
 def test_a_bad_override_is_not_blamed_on_a_line_of_the_file(error_of, item, key):
-    """The line holds a good value; the mistake is on the command line."""
+    """The line in the file has a good value, and the mistake is on the command line."""
     message = error_of(BENCHMARK, item)
     assert key in message and ", line " not in message
 
@@ -275,7 +275,7 @@ def test_a_wrong_choice_of_correspondence_is_not_taken_for_a_matrix(error_of):
 
 
 def test_the_paper_preset_spells_every_option_out():
-    """Else it would change whenever a default does."""
+    """Otherwise the preset would change whenever a default does."""
     import dataclasses
 
     from fedmt.aggregation import FedAvgM
@@ -298,7 +298,7 @@ def test_the_paper_preset_knows_every_method(load, name):
     text = changed(BENCHMARK, '[method]\nname = "fedmt"\nxi = 0.5', f'[method]\nname = "{name}"')
     config = load('preset = "paper"\n' + text)
     assert build_method(config).name == name
-    assert config.training.learning_rate == 0.05  # the config itself goes first
+    assert config.training.learning_rate == 0.05  # the config itself takes precedence
     assert config.training.clip == 1.0 and config.training.batch_size == 10
 
 
@@ -349,7 +349,7 @@ def test_a_correspondence_of_the_wrong_type(error_of, value, written):
     text = changed(FEDERATION, '"tables/coarse.csv"', value)
     message = error_of(text)
     assert f"line {line_of(text, written)}: correspondences.coarse" in message
-    assert "<class" not in message  # no Python in what a user reads
+    assert "<class" not in message  # users see no Python in a message
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_correspondence_of_the_wrong_type(error_of, value, written):
 )
 def test_a_missing_key(error_of, text, header, key):
     message = error_of(text)
-    # For a center, the line of its own [[centers]]: the second.
+    # For a center, it is the line of its own [[centers]] table, here the second.
     headers = [i for i, line in enumerate(text.splitlines(), 1) if line == (header or "[[centers]]")]
     assert f"line {headers[-1]}: '{key}' is missing" in message
 
@@ -490,14 +490,14 @@ def test_a_byte_order_mark_as_windows_editors_write_it(tmp_path):
 def test_a_dump_says_the_same_and_is_stable(load, tmp_path, text):
     config = load(text)
     dumped = dump_config(config)
-    # Elsewhere: what was relative to the config's folder must not have stayed so.
+    # The file is moved, so paths that were relative to the config's folder must have become absolute.
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "config.toml"
     path.write_text(dumped)
     again = load_config(path)
     assert build_method(again) == build_method(config)
     assert build_strategy(again) == build_strategy(config)
-    # The dump spells out defaults that the original need not: these two tables may say more.
+    # The dump writes out defaults that the original may omit, so these two tables may contain more.
     own = {"method", "aggregation"}
     assert again.model_dump(exclude=own) == config.model_dump(exclude=own)
     assert dump_config(again) == dumped
@@ -553,7 +553,7 @@ def test_a_bad_aggregation(error_of, tmp_path, lines, where, key, said):
     ],
 )
 def test_an_unknown_aggregation_option(error_of, tmp_path, lines, key, said):
-    """An option of another strategy is unknown too."""
+    """An option of another strategy is also unknown."""
     text = with_aggregation(*lines)
     message = error_of(text)
     line = line_of(text, lines[-1])
@@ -591,7 +591,7 @@ def test_fedbn_with_running_batch_norm_is_taken(load):
 
 
 def test_how_long_to_wait_may_change_when_a_run_goes_on(load):
-    """What travels may not: it is in the dump, which a run that goes on must agree with."""
+    """What is sent may not change: it is in the dump, which a resumed run must match."""
     plain = dump_config(load(BENCHMARK))
     patient = load(BENCHMARK + "\n[deployment]\nmin_centers = 2\nwait = 5\ntimeout = 7\n")
     assert patient.deployment is not None and patient.deployment.timeout == 7
@@ -607,7 +607,7 @@ def test_a_config_can_be_sent_to_another_process(load) -> None:
 
 
 def test_the_resolved_text_is_that_of_earlier_versions(load) -> None:
-    """A run folder is resumed only where the resolved config is the same to the letter."""
+    """A run folder is resumed only if the resolved config is identical, letter for letter."""
     text = dump_config(load(FEDERATION))
     tables = [line for line in text.splitlines() if line.startswith("[") and not line.startswith("[[")]
     assert tables.index("[model]") + 1 == tables.index("[images]")

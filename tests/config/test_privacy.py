@@ -1,4 +1,4 @@
-"""The table [privacy] of a config: read, and refused where it cannot be kept."""
+"""The table [privacy] of a config is read, and rejected if it cannot be satisfied."""
 
 import pytest
 

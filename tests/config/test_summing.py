@@ -18,7 +18,7 @@ BENCHMARK = {
 
 
 def test_a_run_folder_keeps_what_decides_about_the_weights() -> None:
-    """Who may be missing may change when a run goes on; how updates are summed may not."""
+    """The centers that may be missing can change when a run is resumed, but not how updates are summed."""
     deployment = {"secure_aggregation": True, "threshold": 3, "max_samples": 512, "timeout": 7.0}
     config = parse_config({"benchmark": BENCHMARK, "deployment": deployment})
     kept = tomllib.loads(dump_config(config))

@@ -1,4 +1,4 @@
-"""What of a config travels to the centers: every key says it, and none is dropped."""
+"""The part of a config that is sent to the centers: every key declares it, and none is dropped."""
 
 from __future__ import annotations
 

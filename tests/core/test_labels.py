@@ -1,4 +1,4 @@
-"""Label spaces and correspondences: errors that name the culprit, and arithmetic against float64."""
+"""Label spaces and correspondences: errors that name the cause, and arithmetic against float64."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def space(name: str, size: int) -> LabelSpace:
 
 
 def random_matrix(rng: np.random.Generator, coarse: int, fine: int) -> np.ndarray:
-    """A valid matrix [J, K] in float64: zeros in about a third of the places, other entries >= 1e-3."""
+    """A valid matrix [J, K] in float64, with zeros in about a third of the entries, and others >= 1e-3."""
     mass = rng.uniform(0.01, 1, (coarse, fine)) * (rng.random((coarse, fine)) < 0.7)
     mass[rng.integers(coarse, size=fine), np.arange(fine)] += 0.5
     return mass / mass.sum(0)
 
 
 def reference_posterior(f: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Bayes' rule a row at a time in float64; no product of two float32 numbers underflows there."""
+    """Bayes' rule for one row at a time in float64, where no product of two float32 numbers underflows."""
     rows = []
     for row, label in zip(f.astype(np.float64), labels, strict=True):
         allowed = matrix[label].astype(np.float64)
@@ -74,7 +74,7 @@ def test_names_are_stripped_and_keep_their_order() -> None:
 
 
 def test_names_are_the_same_however_their_accents_are_written() -> None:
-    """A Mac writes folder names decomposed; a config has them composed."""
+    """A Mac writes folder names in decomposed form, and a config has them in composed form."""
     composed, decomposed = "N\u00e4vus", "Na\u0308vus"
     found = LabelSpace("skin", ["wart", decomposed])
     assert found.classes == ("wart", composed) and found == LabelSpace("skin", ["wart", composed])
@@ -170,7 +170,7 @@ def test_the_callers_matrix_is_neither_changed_nor_shared() -> None:
 
 
 def test_a_mapping_of_names_and_shares() -> None:
-    # Not nested: a nevus may be labelled either way, and the order of the mapping does not matter.
+    # Not nested: a nevus may have either label, and the order of the mapping does not matter.
     found = Correspondence.from_mapping(
         DIAGNOSES,
         TRIAGE,
@@ -206,7 +206,7 @@ def test_a_bad_mapping_names_the_class(change: dict[str, object], parts: list[st
 
 # -- CSV ----------------------------------------------------------------------------------------------------
 
-# Commas, quotes, line ends and letters beyond ASCII: what real class names and the CSV format make difficult.
+# Commas, quotes, line ends and non-ASCII letters, which make real class names difficult in CSV.
 names = st.lists(
     st.text(alphabet="abÅß✓ ,;\"'\n\r\t.", min_size=1, max_size=6).map(str.strip).filter(bool),
     min_size=1,
@@ -230,7 +230,7 @@ def test_csv_round_trip_in_any_order(
     body = [rows[0], *(rows[1:][i] for i in rng.permutation(len(coarse)))]
     order = [0, *(1 + rng.permutation(len(fine)))]
     with path.open("w", newline="", encoding="utf-8-sig" if bom else "utf-8") as file:
-        # Blank rows and blanks around numbers, as spreadsheets and people leave them.
+        # Blank rows and spaces around numbers, as spreadsheets and people leave them.
         csv.writer(file).writerows([[], *([f" {row[i]} " for i in order] for row in body), [""] * len(order)])
     found = Correspondence.from_csv(path, wanted, other)
     assert (found.fine, found.coarse) == (wanted, other)
@@ -272,7 +272,7 @@ def test_csv_of_a_partition_is_exact(tmp_path: Path) -> None:
             ",malignant,benign\nmelanoma,1,0\nnevus,0,1\nwart,0,1\n",
             ["line 1", "'triage' are across the top. Transpose the table"],
         ),
-        # A line end inside quotes: the line is that of the file, not the number of the record.
+        # With a line end inside quotes, the line number is that of the file, not that of the record.
         ('"diagnosis\nby row",melanoma,nevus,wart\nmalignant,1,x,0\n', ["line 3", "'x' is not a number"]),
     ],
 )
@@ -318,7 +318,7 @@ def test_projection_is_the_matrix_product(seed: int, coarse: int, fine: int, lea
     assert projected.dtype == torch.float32
     np.testing.assert_allclose(projected.numpy(), expected, atol=1e-6)
     np.testing.assert_allclose(projected.numpy().sum(-1), 1, atol=1e-5)
-    # The probabilities' own precision is kept.
+    # The precision of the probabilities is kept.
     double = found.project(torch.from_numpy(f).double())
     assert double.dtype == torch.float64
     np.testing.assert_allclose(double.numpy(), expected, atol=1e-14)
@@ -331,7 +331,7 @@ def test_projection_is_the_matrix_product(seed: int, coarse: int, fine: int, lea
 @quick
 @given(seeds, sizes, sizes, st.integers(0, 9))
 def test_posterior_is_bayes_rule(seed: int, coarse: int, fine: int, count: int) -> None:
-    """Probabilities down to 1e-30, zeros, one-hot rows, and rows of M that are all zero."""
+    """Covers probabilities down to 1e-30, zeros, one-hot rows, and rows of M that are all zero."""
     rng = np.random.default_rng(seed)
     matrix = random_matrix(rng, coarse + 1, fine).astype(np.float32)
     matrix[rng.integers(coarse + 1)] = 0
@@ -346,13 +346,13 @@ def test_posterior_is_bayes_rule(seed: int, coarse: int, fine: int, count: int) 
 
 
 def test_posterior_of_hardly_likely_classes() -> None:
-    """The model is sure of a class that the label rules out: the odds of the others decide."""
+    """If the model is sure of a class that the label rules out, the odds of the other classes decide."""
     f = torch.tensor([[1.0, 3e-30, 1e-30, 1e-33]])
     matrix = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 1], [0, 0.5, 0.5, 0]])
     q = posterior(f, matrix, torch.tensor([1]))
     expected = torch.tensor([[0.0, 1.5, 0.5, 1e-3]]) / 2.001
     torch.testing.assert_close(q, expected, rtol=1e-5, atol=0)
-    # No mass at all on the label's classes: M alone; a label of no class: the model alone.
+    # No probability on the label's classes: only M counts. A label of no class: only the model counts.
     sure = torch.tensor([[1.0, 0, 0, 0]])
     torch.testing.assert_close(posterior(sure, matrix, torch.tensor([1])), matrix[1:2] / 2)
     torch.testing.assert_close(posterior(f, torch.zeros(3, 4), torch.tensor([2])), f)
@@ -375,7 +375,7 @@ def test_posterior_where_the_product_underflows(f: list[float], row: list[float]
 
 
 def test_posterior_is_a_distribution_whatever_comes_in() -> None:
-    """Neither the model nor M says anything: still no NaN."""
+    """Even if neither the model nor M gives any information, there is no NaN."""
     q = posterior(torch.zeros(2, 3), torch.zeros(2, 3), torch.tensor([0, 1]))
     torch.testing.assert_close(q.sum(1), torch.ones(2))
     assert (q >= 0).all()
@@ -395,7 +395,7 @@ def test_posterior_through_the_identity_is_the_label(seed: int, fine: int) -> No
 @quick
 @given(seeds, sizes, sizes)
 def test_posterior_averaged_over_the_projected_labels_is_the_model(seed: int, coarse: int, fine: int) -> None:
-    """The law of total probability: sum_j (M f)_j q(. | j) = f. It ties both directions to one matrix."""
+    """The law of total probability, sum_j (M f)_j q(. | j) = f, ties both directions to one matrix."""
     rng = np.random.default_rng(seed)
     found = Correspondence(random_matrix(rng, coarse, fine), space("f", fine), space("c", coarse))
     f = torch.from_numpy(rng.dirichlet(np.ones(fine)))
@@ -420,7 +420,7 @@ def test_map_labels_follows_the_mapping(seed: int, coarse: int, fine: int) -> No
     mapped = found.map_labels(torch.from_numpy(labels))
     assert mapped.dtype == torch.int64
     assert mapped.tolist() == target[labels].tolist()
-    # A label that is certain projects to itself.
+    # A certain label projects to itself.
     sure = torch.nn.functional.one_hot(torch.from_numpy(labels), fine).float()
     assert torch.equal(found.project(sure).argmax(1), mapped)
 
@@ -433,7 +433,7 @@ def test_map_labels_refuses_spaces_that_are_not_nested() -> None:
 
 
 def test_a_finer_center_space_is_no_partition_but_valid() -> None:
-    """The center may know more than is wanted: J > K."""
+    """A center may have finer labels than wanted: J > K."""
     found = Correspondence([[0.6, 0], [0.4, 0], [0, 0.1], [0, 0.9]], TRIAGE, space("ward", 4))
     torch.testing.assert_close(found.project(torch.tensor([0.5, 0.5])), torch.tensor([0.3, 0.2, 0.05, 0.45]))
     f = torch.tensor([[0.3, 0.7]])

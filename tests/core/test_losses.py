@@ -1,4 +1,4 @@
-"""The losses against float64 references, at ordinary scores and where probabilities round to 0 or 1."""
+"""The losses against float64 references, for ordinary scores and where probabilities round to 0 or 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ scales = st.sampled_from([0.0, 1.0, 30.0, 300.0, 1e4])
 
 
 class Case:
-    """Float32 scores [B, K] of a given size, a valid matrix [J, K] and targets that it allows."""
+    """Float32 scores [B, K] of a given size, a valid matrix [J, K], and targets that it allows."""
 
     def __init__(self, seed: int, scale: float, partition: bool) -> None:
         rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def log_sum_exp(values: np.ndarray) -> float:
 
 
 def reference_loss(z: np.ndarray, matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """-log (M softmax(z))_y a row at a time: as a difference of two log-sum-exps, zeros of M left out."""
+    """-log (M softmax(z))_y for one row at a time, as a difference of two log-sum-exps without M's zeros."""
     losses = []
     for row, label in zip(z.astype(np.float64), target, strict=True):
         kept = matrix[label] > 0
@@ -58,7 +58,7 @@ def reference_loss(z: np.ndarray, matrix: np.ndarray, target: np.ndarray) -> np.
 
 
 def reference_gradient(z: np.ndarray, matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """softmax(z) - posterior, the derivative worked out by hand."""
+    """softmax(z) - posterior, which is the derivative worked out by hand."""
     rows = []
     for row, label in zip(z.astype(np.float64), target, strict=True):
         kept = matrix[label] > 0
@@ -86,7 +86,7 @@ def test_projected_cross_entropy_gradient(seed: int, scale: float, partition: bo
     z, matrix, target = case.tensors()
     projected_cross_entropy(z, matrix, target, "sum").backward()
     assert z.grad is not None and z.grad.isfinite().all()
-    # The scores themselves are rounded: at 1e4 a float32 step is 1e-3, and so is the odds' relative error.
+    # The scores themselves are rounded: at 1e4, a float32 step is 1e-3, and so is the odds' relative error.
     tolerance = 1e-5 + 4e-7 * scale
     np.testing.assert_allclose(
         z.grad.numpy(), reference_gradient(case.z, case.matrix, case.target), atol=tolerance
@@ -105,7 +105,7 @@ def test_projected_cross_entropy_gradient(seed: int, scale: float, partition: bo
 @quick
 @given(seeds)
 def test_exact_at_the_extremes_of_a_partition(seed: int) -> None:
-    """Scores of +-1e4 only: the loss is a ratio of counts, or 2e4 more, known in closed form."""
+    """With scores of +-1e4 only, the loss is a ratio of counts, or 2e4 more, known in closed form."""
     rng = np.random.default_rng(seed)
     coarse, fine = rng.integers(1, 5), rng.integers(1, 9)
     group = rng.integers(coarse, size=fine)
@@ -114,7 +114,7 @@ def test_exact_at_the_extremes_of_a_partition(seed: int) -> None:
     expected = []
     for row, label in zip(high, target, strict=True):
         mine = row[group == label]
-        most = row.sum() or fine  # how many share the largest score
+        most = row.sum() or fine  # the number of classes that share the largest score
         if mine.any() or not row.any():
             expected.append(math.log(most / (mine.sum() or len(mine))))
         else:
@@ -150,13 +150,13 @@ def test_reductions(loss: object) -> None:
     case = Case(3, 5.0, False)
     z, matrix, target = case.tensors()
     single = loss(z, matrix, target, reduction="none")  # type: ignore[operator]
-    assert len(single) > 1  # else a mean and a sum would be the same
+    assert len(single) > 1  # otherwise a mean and a sum would be the same
     torch.testing.assert_close(loss(z, matrix, target, reduction="sum"), single.sum())  # type: ignore[operator]
     torch.testing.assert_close(loss(z, matrix, target), single.sum() / len(z))  # type: ignore[operator]
 
 
 def test_one_class_of_everything_costs_nothing() -> None:
-    """A center without labels: the loss is 0 and so is its gradient."""
+    """For a center without labels, the loss and its gradient are 0."""
     z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).mul(20).requires_grad_()
     loss = projected_cross_entropy(z, torch.ones(1, 4), torch.zeros(5, dtype=torch.int64))
     loss.backward()
@@ -229,7 +229,7 @@ def test_fix_and_mix(seed: int, scale: float, scalar_share: bool, bool_mask: boo
     mask = torch.from_numpy(confident) if bool_mask else torch.from_numpy(confident).float()
 
     ce_fix, ce_mix = cross_entropies(z, first), cross_entropies(z, second)
-    # Divided by the whole batch, not by the number of confident samples.
+    # The sum is divided by the whole batch, not by the number of confident samples.
     expected_fix = sum(ce for ce, kept in zip(ce_fix, confident, strict=True) if kept) / batch
     blended = np.float64(share) * ce_fix + (1 - np.float64(share)) * ce_mix
     expected_mix = sum(ce for ce, kept in zip(blended, confident, strict=True) if kept) / batch
@@ -237,7 +237,7 @@ def test_fix_and_mix(seed: int, scale: float, scalar_share: bool, bool_mask: boo
     assert fix_loss(scores, y_fix, mask).item() == pytest.approx(expected_fix, **tolerance)
     found = mix_loss(scores, y_fix, y_mix, torch.as_tensor(share), mask)
     assert found.shape == () and found.item() == pytest.approx(expected_mix, **tolerance)
-    # A share of 1 is the fix partner alone, of 0 the other alone; the mask is the fix partner's in both.
+    # A share of 1 uses only the fix partner, and 0 only the other. The mask is always the fix partner's.
     for whole, label in ((1.0, y_fix), (0.0, y_mix)):
         torch.testing.assert_close(
             mix_loss(scores, y_fix, y_mix, torch.tensor(whole), mask), fix_loss(scores, label, mask)
@@ -247,7 +247,7 @@ def test_fix_and_mix(seed: int, scale: float, scalar_share: bool, bool_mask: boo
 @quick
 @given(seeds, scales)
 def test_soft_targets_are_the_mean_over_hard_ones(seed: int, scale: float) -> None:
-    """CE(z, q) = sum_k q_k CE(z, k), in float64; one-hot targets are the hard ones."""
+    """CE(z, q) = sum_k q_k CE(z, k), in float64. One-hot targets are the hard ones."""
     rng = np.random.default_rng(seed)
     z = torch.from_numpy(rng.uniform(-scale, scale, (5, 4)))
     q, p = (torch.from_numpy(rng.dirichlet(np.full(4, 0.3), 5)) for _ in range(2))
@@ -276,6 +276,6 @@ def test_only_confident_rows_get_a_gradient() -> None:
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(2)).requires_grad_()
     labels, confident = torch.tensor([0, 1, 2, 0]), torch.tensor([True, False, True, False])
     (fix_loss(z, labels, confident) + mix_loss(z, labels, labels, torch.tensor(0.3), confident)).backward()
-    # Both losses are the same here, each with 1/4 (softmax - one-hot) where confident.
+    # Both losses are the same here, each with 1/4 (softmax - one-hot) for confident samples.
     expected = (z.detach().softmax(1) - F.one_hot(labels, 3)) * confident[:, None] / 2
     torch.testing.assert_close(z.grad, expected)

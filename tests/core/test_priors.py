@@ -1,4 +1,4 @@
-"""Class priors: against float64 references and a generative model that is known."""
+"""Class priors against float64 references and a known generative model."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ M = np.array([[1.0, 0.8, 0.0, 0.3], [0.0, 0.2, 1.0, 0.7]])
 
 
 def center(count: int, seed: int = 0, distance: float = 2.0):
-    """Samples of a known generative model: scores [N, K] for a uniform prior, labels and the truth."""
+    """Samples from a known generative model: scores [N, K] for a uniform prior, labels and the truth."""
     rng = np.random.default_rng(seed)
     truth = rng.choice(4, size=count, p=PRIOR)
     labels = (rng.random(count) > M[0, truth]).astype(np.int64)
@@ -33,7 +33,7 @@ def center(count: int, seed: int = 0, distance: float = 2.0):
 
 
 def reference_prior(g, m, labels, doubt, iterations):
-    """By loops over the samples."""
+    """The prior, computed by loops over the samples."""
     count = len(g)
     base = np.mean([m[y] / m[y].sum() for y in labels], axis=0)
     pi = base / base.sum()
@@ -79,7 +79,7 @@ def test_the_joint_against_loops(seed, doubt):
 
 
 def test_the_estimates_converge_to_the_truth_as_samples_grow():
-    """For T and for E. Without doubt, EM finds the maximum of a likelihood whose model is the true one."""
+    """For T and E. Without doubt, EM maximizes a likelihood whose model is the true one."""
     errors = {"prior": [], "joint": []}
     for count in (300, 3000, 30000):
         scores, labels, _ = center(count)
@@ -92,7 +92,7 @@ def test_the_estimates_converge_to_the_truth_as_samples_grow():
 
 
 def test_doubt_fades_as_the_scores_become_certain():
-    """By default a weak model's estimate stays near even classes, and a strong one's is the truth."""
+    """By default, a weak model's estimate stays close to even classes, and a strong model's is the truth."""
     errors = []
     for distance in (0.5, 2.0, 8.0):
         scores, labels, truth = center(3000, distance=distance)
@@ -102,7 +102,7 @@ def test_doubt_fades_as_the_scores_become_certain():
 
 
 def test_a_shifted_answer_is_that_of_the_other_prior():
-    """softmax(z + log pi) is Bayes' rule: the posterior for pi from that for a uniform prior."""
+    """softmax(z + log pi) is Bayes' rule: it gives the posterior for pi from that for a uniform prior."""
     scores, _, _ = center(50)
     shifted = (scores.log() + log_prior(torch.from_numpy(PRIOR))).softmax(1).numpy()
     expected = scores.numpy() * PRIOR

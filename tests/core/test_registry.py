@@ -1,4 +1,4 @@
-"""Open sets: known names, names of a user's own, and each mistake named."""
+"""Open sets: known names, a user's own names, and each mistake named."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ test_samples = 50
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a module of the user's own, where the command runs."""
+    """A folder with a user's own module, in which the command runs."""
     (tmp_path / "fedmt_test_own.py").write_text(OWN)
     (tmp_path / "federation.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
@@ -143,7 +143,7 @@ def test_a_complaint_names_where_the_base_class_is() -> None:
 
 
 def test_they_are_run_dumped_resumed_and_loaded(folder: Path) -> None:
-    """The name stays as it was written, since that is what is looked up again."""
+    """The name stays as written, since it is looked up again."""
     config = load_config("federation.toml")
     run(config, "whole")
 
@@ -154,7 +154,7 @@ def test_they_are_run_dumped_resumed_and_loaded(folder: Path) -> None:
 
     with pytest.raises(Stopped):
         run(config, "stopped", observer=UntilRoundOne())
-    sys.modules.pop("fedmt_test_own")  # as in another process
+    sys.modules.pop("fedmt_test_own")  # as in a new process
     again = load_config("stopped/config.toml")
     assert dump_config(again) == dump_config(config)
     for part in ('name = "fedmt_test_own:Cautious"', 'name = "fedmt_test_own:Signs"', "patience = 1"):
@@ -166,7 +166,7 @@ def test_they_are_run_dumped_resumed_and_loaded(folder: Path) -> None:
     metrics = RunFolder(folder / "whole").metrics()
     assert metrics[1]["centers"]["center-1"]["abstained"] == "fedmt_test_own:Cautious waits"
     assert "abstained" not in metrics[2]["centers"]["center-1"]
-    # Only the user knows that this code may be imported.
+    # Only the user can allow this code to be imported.
     sys.modules.pop("fedmt_test_own")
     with pytest.raises(FedmtError) as refused:
         fedmt.load("whole", "cpu")
@@ -212,12 +212,12 @@ def test_mistakes_in_their_options(folder: Path, given: str, said: str) -> None:
 
 
 def test_their_presets(folder: Path) -> None:
-    """A preset of the method's own, and one that it inherits; the config itself goes first."""
+    """A preset of the method itself, and one that it inherits. The config takes precedence."""
     own = load_config("federation.toml", ["preset=patient"])
     assert own.method["patience"] == 2 and own.training.rounds == 3
     paper = load_config("federation.toml", ["preset=paper"])
     assert paper.method["estimator"] == "counting" and paper.training.clip == 1.0
-    assert "momentum" not in paper.aggregation  # of another strategy than the preset's
+    assert "momentum" not in paper.aggregation  # it belongs to another strategy than the preset's
     for given, said in {
         "patien": "no preset 'patien'. Did you mean 'patient'? Known: 'paper', 'patient'.",
         "3": "no preset 3. Known: 'paper', 'patient'.",

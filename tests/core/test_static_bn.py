@@ -1,4 +1,4 @@
-"""Static batch normalisation: what is measured, how it is pooled, and what training leaves alone."""
+"""Static batch normalization: what is measured, how it is pooled, and what training leaves unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small_model(seed: int = 0) -> nn.Sequential:
 
 
 def test_a_single_image_where_a_map_is_one_pixel():
-    """Torch itself refuses it; a center may have one image."""
+    """Torch itself rejects this case, but a center may have one image."""
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(3))
     one = images(0, 1)
     found = measure(model, [one])
@@ -46,13 +46,13 @@ def images(seed: int, count: int = 6) -> Tensor:
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A layer's input [B, C, H, W]: mean and unbiased variance of each channel, in float64."""
+    """A layer's input [B, C, H, W]: the mean and the unbiased variance of each channel, in float64."""
     values = x.detach().double().transpose(0, 1).flatten(1)
     return values.mean(1), values.var(1, unbiased=True)
 
 
 def expected_moments(model: nn.Sequential, batch: Tensor) -> dict[str, Tensor]:
-    """A forward by hand in which each layer normalises by its own batch."""
+    """A forward pass by hand in which each layer normalizes by its own batch."""
     found, x = {}, batch
     for name, layer in model.named_children():
         if isinstance(layer, nn.BatchNorm2d):
@@ -85,7 +85,7 @@ def test_one_batch_is_measured_exactly(affine_seed: int) -> None:
     nn.init.uniform_(model.norm.bias, -1, 1)
     batch = images(affine_seed)
     expected = expected_moments(model, batch)
-    # Stale statistics, from whatever was before, must not show.
+    # Stale statistics from earlier use must have no effect.
     model.norm.running_mean.fill_(100)
     model.deep.running_var.fill_(9)
     found = measure(model, [batch])
@@ -112,7 +112,7 @@ def test_several_batches_are_averaged_in_any_order() -> None:
 
 
 def test_a_small_last_batch_counts_by_its_size() -> None:
-    """One bright image after 63 dark ones must not weigh as much as they do."""
+    """One bright image after 63 dark ones must not count as much as all of them."""
     norm = torch.nn.BatchNorm2d(1)
     dark, bright = torch.zeros(63, 1, 2, 2), torch.ones(1, 1, 2, 2)
     found = measure(torch.nn.Sequential(norm), [dark, bright])
@@ -152,7 +152,7 @@ def test_a_measured_model_normalises_that_batch() -> None:
 def test_a_model_without_batch_norm_has_no_statistics() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Dropout()).train()
     assert measure(model, [images(0)]) == {}
-    assert not any(m.training for m in model.modules())  # as every measured model
+    assert not any(m.training for m in model.modules())  # as for every measured model
 
 
 # -- pooling ----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_pooled_statistics_are_those_of_all_samples_together(seed: int, parts: i
     assert found.keys() == {"a.running_mean", "a.running_var"}
     assert all(v.dtype == torch.float32 for v in found.values())
     np.testing.assert_allclose(found["a.running_mean"].numpy(), together.mean(0), atol=1e-6 * scale)
-    # The inputs are float32, so the mean's square is off by 1e-7 of itself.
+    # The inputs are float32, so the square of the mean has a relative error of 1e-7.
     np.testing.assert_allclose(
         found["a.running_var"].numpy(), together.var(0), rtol=1e-5, atol=2e-6 * scale**2
     )
@@ -194,14 +194,14 @@ def test_pooled_statistics_are_those_of_all_samples_together(seed: int, parts: i
 
 
 def test_measured_and_pooled_is_the_concatenation() -> None:
-    """One layer, batches of one size at two centers, the second with twice as many."""
+    """One layer, and batches of one size at two centers, of which the second has twice as many."""
     model = nn.Sequential(nn.BatchNorm2d(2))
     a, b, c = (images(s, 40) * (s + 1) - s for s in range(3))
     one, two, three = (measure(model, [x]) for x in (a, b, c))
     found = pool([(40.0, one), (40.0, two), (40.0, three)])
     mean, var = moments(torch.cat([a, b, c]))
     torch.testing.assert_close(found["0.running_mean"].double(), mean, rtol=1e-5, atol=1e-6)
-    # A layer records the unbiased variance, n / (n - 1) of the batch's own; n is 40 * 7 * 8 here.
+    # A layer records the unbiased variance, which is n / (n - 1) of the batch's own. Here n is 40 * 7 * 8.
     torch.testing.assert_close(found["0.running_var"].double(), var, rtol=1 / 1000, atol=0)
     doubled = pool([(80.0, one), (40.0, three)])
     mean, var = moments(torch.cat([a, a, c]))
@@ -237,7 +237,7 @@ def test_pooling_one_part_or_nothing() -> None:
 
 
 def test_a_variance_is_never_negative() -> None:
-    # A constant channel far from 0: mean squared and second moment cancel.
+    # In a constant channel far from 0, the squared mean and the second moment cancel.
     statistics = {"a.running_mean": torch.tensor([1e4 + 0.1]), "a.running_var": torch.tensor([0.0])}
     found = pool([(float(w), statistics) for w in (1, 3, 7)])
     assert 0 <= found["a.running_var"].item() < 1e-6
@@ -256,7 +256,7 @@ def test_static_training_uses_the_batch_and_touches_no_buffer() -> None:
     out.square().sum().backward()
     assert all(torch.equal(before[k], v) for k, v in model.named_buffers())
     torch.testing.assert_close(out, ordinary.train()(batch))
-    # Ordinary training does update them, so the check above can fail.
+    # Ordinary training does update them, so the check above is able to fail.
     assert not torch.equal(ordinary.norm.running_mean, torch.zeros(3))
 
 
@@ -269,7 +269,7 @@ def test_evaluation_uses_the_statistics_either_way() -> None:
         m.eval()
     batch = images(1)
     torch.testing.assert_close(model(batch), ordinary(batch))
-    # One image alone gives what it gives in a batch: no batch statistics are used.
+    # One image alone gives the same result as in a batch, because no batch statistics are used.
     torch.testing.assert_close(model(batch[:1]), model(batch)[:1])
 
 

@@ -1,4 +1,4 @@
-"""`Federation.from_arrays`: what fits becomes the same federation, and what does not is told, all at once."""
+"""`Federation.from_arrays`: valid arrays give the same federation, and all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_labels_are_names_or_positions(y: Any) -> None:
     ],
 )
 def test_datasets_and_frames(data: Any) -> None:
-    kind = "vectors"  # without it, a frame is a table, which is standardized by all centers' statistics
+    kind = "vectors"  # otherwise a frame is a table, which is standardized by all centers' statistics
     federation = make(reference=data, centers={"Bonn": data}, input=kind)
     for center in (federation.reference, federation.centers[0]):
         assert center.labels is not None and center.labels.tolist() == [0, 1, 2, 0, 1, 2]
@@ -284,7 +284,7 @@ def test_frames_whose_columns_differ_are_listed() -> None:
 
 
 def test_files_of_arrays(tmp_path: Path) -> None:
-    """Exactly what was kept comes back, and other files are refused."""
+    """What was stored comes back exactly, and other files are rejected."""
     reference = make().reference
     path = tmp_path / "a.safetensors"
     path.write_bytes(dump_arrays(reference))
@@ -310,7 +310,7 @@ def test_files_of_arrays(tmp_path: Path) -> None:
     )
 )
 def test_a_correspondence_survives_as_a_table(columns: list[list[float]]) -> None:
-    """Written into a config and read again, it is the same matrix, to the last bit."""
+    """Written into a config and read again, the matrix is bit-identical."""
     matrix = torch.tensor(columns, dtype=torch.float64).T
     fine = LabelSpace("fine", [f"f{k}" for k in range(matrix.shape[1])])
     coarse = LabelSpace("coarse", [f"c{j}" for j in range(matrix.shape[0])])

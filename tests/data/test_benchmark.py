@@ -1,4 +1,4 @@
-"""The keys of a benchmark, from the config to the federation: nothing leaks, and what was done is said."""
+"""The keys of a benchmark, from the config to the federation: nothing leaks, and every change is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ augment_to = [[10, 30], [20, 24]]
 {more}
 """
 
-# In the table: so many lines of each class, and so many images that are missing.
+# In the table: the number of lines of each class, and the number of missing images.
 CLASSES = {
     "inflammatory": ("non-neoplastic", 41, 1),
     "malignant melanoma": ("malignant", 12, 0),
@@ -76,14 +76,14 @@ def everyone(federation: Federation) -> list[Center]:
 
 
 def totals(federation: Federation) -> dict[str, int]:
-    """How many images of each wanted class there are to train on."""
+    """The number of training images of each wanted class."""
     truth = [federation.reference.labels, *(c.truth for c in federation.centers)]
     counts = torch.cat(truth).bincount(minlength=len(federation.wanted)).tolist()
     return dict(zip(federation.wanted, counts, strict=True))
 
 
 def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
-    # Copies left as their originals are, so that each can be told.
+    # Copies stay identical to their originals, so that each can be recognized.
     monkeypatch.setattr("fedmt.inputs.images.make_copies", lambda images, chosen, *_: images[chosen])
     federation, notes = load(skin, SKIN.format(seed=0, more=""))
     assert federation.wanted.classes == ("benign dermal", "inflammatory", "malignant melanoma")
@@ -91,12 +91,12 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     test, broad = federation.tests
     assert test.labels.bincount().tolist() == [3, 3, 3] and len(broad) == 9
     places = [set(keys(c.images)) for c in everyone(federation)]
-    # 18 + (12 - 3) + (20 - 3) originals, none at two places nor in the test, with or without copies.
+    # 18 + (12 - 3) + (20 - 3) originals, none in two places or in the test, with or without copies.
     assert sum(map(len, places)) == len(set.union(*places)) == 18 + 9 + 17
     assert not set.union(*places) & set(keys(test.images))
-    # A fifth of each class at the reference center, copies and all: 4 of 18, 2 / 9 of 30, 3 / 17 of 24.
+    # A fifth of each class is at the reference center, including copies: 4 of 18, 2 / 9 of 30, 3 / 17 of 24.
     assert federation.reference.labels.bincount().tolist() == pytest.approx([4, 4, 7], abs=1)
-    # Labels are those of the images, in both spaces.
+    # The labels belong to the images, in both spaces.
     source = read_fitzpatrick17k(skin, ImageOptions((16, 16)))
     known = {name: dict(zip(keys(source.images), found(source, name), strict=True)) for name in source.spaces}
     for center in (*everyone(federation), *federation.tests):
@@ -111,7 +111,7 @@ def test_the_papers_rules_on_a_small_scale(skin, monkeypatch):
     assert "4 of 80 images are missing; 76 used" in missing and "inflammatory 40 of 41" in missing
     assert "benign epidermal (0), benign melanocyte (0), genodermatoses (0)" in left_out
     assert "malignant dermal (4), malignant epidermal (0);" in left_out
-    assert "a class needs 7 samples" in left_out  # 3 to test, 1 + 3 for the centers
+    assert "a class needs 7 samples" in left_out  # 3 for the test, 1 + 3 for the centers
     assert sampled == "Sampled down (at_most): inflammatory 18 of 37."
     assert "benign dermal 17 + 7; inflammatory 18; malignant melanoma 9 + 21. In total 44 + 28" in copies
 
@@ -164,7 +164,7 @@ def test_fewer_than_two_classes_left(skin):
 
 
 def test_a_test_set_whose_space_is_another(skin):
-    """The same name and the same classes in another order: numbers would be taken for other classes."""
+    """The space has the same name and classes in another order, so numbers would mean other classes."""
     classes = ["malignant", "benign", "non-neoplastic"]
     np.savez(skin / "own.npz", images=np.zeros((9, 16, 16, 3), dtype=np.uint8), labels=classes * 3)
     text = f"""
@@ -200,7 +200,7 @@ def test_mistakes(skin, old, new, said):
 
 
 def test_a_center_of_a_federation_tells_what_is_missing(skin):
-    """Not only benchmarks: a center that reads such a set says so too, and whose it is."""
+    """Not only a benchmark, but also a center that reads such a set reports this, with its name."""
     text = """
 wanted = "three"
 spaces = { three = ["benign", "malignant", "non-neoplastic"] }
@@ -219,7 +219,7 @@ path = "."
     assert all("4 of 80 images are missing" in n for n in notes)
 
 
-# -- on sets with a test part of their own ---------------------------------------------------------------
+# -- on sets with their own test part --------------------------------------------------------------------
 
 
 def fashion(**options: object) -> tuple[Federation, tuple[str, ...]]:
@@ -235,7 +235,7 @@ def test_a_subset():
     inside = whole.matrix[:2].sum(0) > 0
     assert federation.wanted.classes == tuple(c for c, i in zip(whole.fine, inside, strict=True) if i)
     assert 2 < len(federation.wanted) < 10
-    # The correspondence is that of the whole set, without the rest.
+    # The correspondence is a part of that of the whole set.
     department = federation.centers[0].correspondence
     assert department.coarse.classes == whole.coarse.classes[:2]
     assert torch.equal(department.matrix, whole.matrix[:2][:, inside])
@@ -244,7 +244,7 @@ def test_a_subset():
     counts = test.labels.bincount(minlength=len(federation.wanted))
     assert counts.sum() == 50 and counts.max() - counts.min() <= 1
     assert torch.equal(departments.labels, department.map_labels(test.labels))
-    # Names still belong to the images.
+    # Names still match the images.
     for part, center in (("test", test), ("train", federation.reference)):
         data = read_fashion_mnist(part)
         known = dict(zip(keys(data.images), found(data, "garment"), strict=True))
@@ -259,7 +259,7 @@ def test_a_subset_as_large_as_the_space_changes_nothing():
 
 
 def test_images_set_aside_go_before_the_test_part():
-    """To choose options on images that are no test images."""
+    """This allows options to be chosen on images that are not test images."""
     federation, _ = fashion(per_class=3, samples=40, test_per_class=20)
     held = set(keys(federation.tests[0].images))
     assert federation.tests[0].labels.bincount().tolist() == [20] * 10

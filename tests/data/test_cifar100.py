@@ -52,7 +52,7 @@ def test_round_trip(tmp_path: Path, protocol: int, parent: bool) -> None:
 
 
 def python2(value: object) -> bytes:
-    """The opcodes by which Python 2 writes `value`: its strings are bytes, in BINSTRING."""
+    """The opcodes with which Python 2 writes `value`. Its strings are bytes, in BINSTRING."""
     if isinstance(value, str | bytes):
         text = value.encode() if isinstance(value, str) else value
         return b"T" + len(text).to_bytes(4, "little") + text

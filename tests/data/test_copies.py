@@ -1,4 +1,4 @@
-"""Copies fill a class up to the rule's number, and lie where their originals are."""
+"""Copies fill a class up to the number in the rule, and are in the same place as their originals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_copies_fill_up_in_proportion_at_the_place_of_their_originals(
         for k, (n, target) in enumerate(zip(counts, targets.tolist(), strict=True)):
             own, made = place[truth[place] == k], copied[truth[copied] == k]
             assert abs(len(made) - len(own) * (target - n) / n) < 1
-            # None is copied twice before every other was once.
+            # No image is copied twice before every other image is copied once.
             times = [made.tolist().count(i) for i in own.tolist()]
             assert max(times) - min(times) <= 1
     again = choose_copies(places, truth, targets, seed)
@@ -83,7 +83,7 @@ def images(n: int = 6, channels: int = 3) -> torch.Tensor:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_copies_resemble_their_originals(channels: int) -> None:
-    """Smooth images, each of a shade of its own: a copy is nearer to its original than to another."""
+    """Smooth images with different shades: a copy is closer to its original than to another image."""
     shades = torch.tensor([40.0, 120, 200])
     ramp = torch.linspace(-15, 15, 16)
     smooth = (shades[:, None, None, None] + ramp).expand(3, channels, 16, 16).to(torch.uint8)
@@ -92,7 +92,7 @@ def test_copies_resemble_their_originals(channels: int) -> None:
     assert copies.dtype == torch.uint8 and copies.shape == (300, channels, 16, 16)
     middle = copies[:, :, 6:10, 6:10].float().mean((1, 2, 3))
     nearest = (middle[:, None] - shades).abs().argmin(1)
-    assert (nearest == chosen).float().mean() > 0.97  # brightness may bring a few across
+    assert (nearest == chosen).float().mean() > 0.97  # brightness may change the nearest one for a few
     assert len({c.numpy().tobytes() for c in copies}) > 200  # and copies differ from one another
 
 
@@ -102,13 +102,13 @@ def test_copies_follow_from_seed_and_place() -> None:
     assert torch.equal(one, make_copies(images(), chosen, True, copy_numbers(0, 1)))
     assert not torch.equal(one, make_copies(images(), chosen, True, copy_numbers(0, 2)))
     assert not torch.equal(one, make_copies(images(), chosen, True, copy_numbers(1, 1)))
-    # As many copies less are the same copies: batches do not matter.
+    # Fewer copies are the first of the same copies, so batches do not matter.
     assert torch.equal(one[:130], make_copies(images(), chosen[:130], True, copy_numbers(0, 1)))
     assert make_copies(images(), chosen[:0], True, copy_numbers(0, 1)).shape == (0, 3, 16, 16)
 
 
 def test_without_flip_no_copy_is_mirrored() -> None:
-    """Where left and right matter (digits, letters), a mirrored copy would be another class."""
+    """Where left and right matter (digits, letters), a mirrored copy would belong to another class."""
     ramp = torch.linspace(0, 255, 32).to(torch.uint8).expand(1, 1, 32, 32)
     chosen = torch.zeros(200, dtype=torch.int64)
     for flip in (False, True):

@@ -30,7 +30,7 @@ def test_bundled_images(split: Split, count: int) -> None:
 
 
 def test_the_images_are_what_their_labels_say() -> None:
-    """Trousers and dresses are narrow, bags and sneakers wide: a check of the order of classes."""
+    """Trousers and dresses are narrow, and bags and sneakers are wide. This checks the order of classes."""
     found = read_fashion_mnist("train")
     widths = (found.images[:, 0].amax(1) > 50).sum(1).float()
     width = {name: widths[found.labels["garment"] == k].mean() for k, name in enumerate(GARMENT)}

@@ -1,4 +1,4 @@
-"""Fitzpatrick 17k from its table and whatever images are there; all made here, in the real layout."""
+"""Fitzpatrick 17k from its table and the available images, all created here in the real layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROAD = {"benign": "benign", "malignant": "malignant"}
 
 
 def row(md5: str, nine: str, three: str | None = None) -> list[str]:
-    """A line as the public table has it."""
+    """A line as in the public table."""
     three = BROAD.get(nine.split(" ")[0], "non-neoplastic") if three is None else three
     return [
         md5,
@@ -90,14 +90,14 @@ def test_missing_images_are_counted_by_class(folder):
     (note,) = found.notes
     assert "1,202 of 1,205 images are missing; 3 used" in note
     assert "inflammatory 1 of 1,202" in note and "genodermatoses 0 of 1" in note
-    assert "benign epidermal" not in note  # the table has none of it
+    assert "benign epidermal" not in note  # the table has no such image
 
 
 def test_other_formats_depths_and_folders(folder):
     (folder / "images" / "dd.jpg").rename(folder / "images" / "dd.JPG")
     (folder / "images" / "bb.jpg").unlink()
     picture(folder / "images" / "atlas" / "bb.png", 200)
-    picture(folder / "images" / "zz.png")  # not in the table: nobody's
+    picture(folder / "images" / "zz.png")  # not in the table, so it is ignored
     (folder / "images").rename(folder / "elsewhere")
     found = read(folder, folder / "elsewhere")
     assert found.notes == () and found.images[:, 0, 0, 0].tolist() == pytest.approx([10, 200, 50, 70], abs=2)

@@ -93,7 +93,7 @@ def test_damaged_image_names_file_and_class(tmp_path: Path) -> None:
 
 
 def test_a_class_folder_with_decomposed_accents_is_its_class(tmp_path: Path) -> None:
-    """As a Mac makes it; beside it, the same name as others write it."""
+    """One folder has the name as a Mac writes it, and another has the same name as other systems write it."""
     write(tmp_path / "Na\u0308vus" / "a.png")
     write(tmp_path / "N\u00e4vus" / "b.png")
     write(tmp_path / "wart" / "c.png")
@@ -140,7 +140,7 @@ def test_a_folder_of_other_kinds_alone_says_so(tmp_path: Path, labelled: bool) -
 
 
 def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lists folders by the same function."""
+    """`predict` lists folders with the same function."""
     write(tmp_path / "a.png")
     (tmp_path / "b.nii").touch()
     notes: list[str] = []
@@ -164,7 +164,7 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("ending", [".jfif", ".jpe", ".JFIF"])
 def test_every_ending_of_a_jpeg_is_read(tmp_path: Path, ending: str) -> None:
-    """By the reader of folders, and by `predict`, which lists folders by the same function."""
+    """This holds for the reader of folders, and for `predict`, which lists folders with the same function."""
     (tmp_path / "nevus").mkdir()
     Image.new("L", (4, 4), 90).save(tmp_path / "nevus" / f"a{ending}", "JPEG")
     write(tmp_path / "wart" / "b.png")

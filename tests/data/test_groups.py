@@ -1,4 +1,4 @@
-"""No split ever separates a group, and numbers are as near to what was asked for as whole groups allow."""
+"""No split ever separates a group, and numbers are as close to the request as whole groups allow."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def table(truth: Tensor, groups: Tensor, classes: int) -> Any:
 
 
 def whole(groups: Tensor, *places: Tensor) -> bool:
-    """Whether no group is at two places."""
+    """Whether no group is in two places."""
     found = [set(groups[place].tolist()) for place in places]
     return all(not one & two for one, two in itertools.combinations(found, 2))
 
 
 def nearest(sizes: list[int], target: int) -> int:
-    """The largest sum of some of `sizes` that is not above `target`, by trying all."""
+    """The largest sum of some of `sizes` that is at most `target`, by trying all."""
     return max(
         s for n in range(len(sizes) + 1) for c in itertools.combinations(sizes, n) if (s := sum(c)) <= target
     )
@@ -227,7 +227,7 @@ def test_a_class_of_one_group_is_refused() -> None:
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Path:
-    """90 images of 30 patients, 5 of them with two classes; a, b and c are x, d is y."""
+    """90 images of 30 patients, of whom 5 have two classes. a, b and c are x, and d is y."""
     rng = np.random.default_rng(0)
     lines = ["image,label,patient"]
     for i in range(90):
@@ -319,7 +319,7 @@ def test_shared_groups_are_told(make_federation: Any) -> None:
         )  # fmt: skip
 
     one, *others = [named(c, 100 * i) for i, c in enumerate(centers)]
-    others[1] = named(others[1], 105)  # groups 105 to 109 are those of others[0], too
+    others[1] = named(others[1], 105)  # groups 105 to 109 are also in others[0]
     tests = (named(federation.tests[0], 303),)
     found = overlaps(Federation(federation.wanted, one, tuple(others), tests))
     assert len(found) == 2

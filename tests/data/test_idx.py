@@ -62,7 +62,7 @@ def test_mnist_folder_without_the_files(tmp_path: Path) -> None:
         read_mnist_folder(tmp_path, "test", OPTIONS, SPACE)
 
 
-# mtime=0: the content is part of a test's name, which must be the same in every worker.
+# With mtime=0, the content, which is part of a test's name, is the same in every worker.
 @pytest.mark.parametrize(
     ("content", "said"),
     [

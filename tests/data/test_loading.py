@@ -1,4 +1,4 @@
-"""From a config to a federation: every source, both ways to say it, and what must not pass."""
+"""From a config to a federation: every source, both ways to write it, and what must be rejected."""
 
 import csv
 from pathlib import Path
@@ -99,7 +99,8 @@ def archive(path: Path, shades: list[int], size: int = 8, **arrays: object) -> N
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files that CONFIG names. A picture's shade tells which it is: centers' tens, images' units."""
+    """The files that CONFIG names. The shade identifies a picture: tens for the center, units for the
+    image."""
     for k, name in enumerate(DIAGNOSIS):
         for i in range(2):
             picture(tmp_path / "reference" / name / f"{i}.png", 10 + 2 * k + i)
@@ -110,7 +111,7 @@ def folder(tmp_path: Path) -> Path:
     rows += [(f"p{i}", f"scans/{i}.png", ("benign", "malignant")[i % 2]) for i in range(4)]
     table(tmp_path / "berlin.csv", rows)
     table(tmp_path / "test.csv", [*rows[:1], rows[2], rows[1]])
-    # Its own order of the classes: labels must go by name.
+    # It has a different order of classes, so labels must be matched by name.
     archive(tmp_path / "cairo.npz", [30, 31, 32], labels=[0, 1, 1], classes=["rough", "dark"])
     archive(tmp_path / "goa.npz", [70, 71], labels=["dark", "dark"])
     picture(tmp_path / "delhi" / "a.png", 40)
@@ -146,16 +147,16 @@ def shades(images: torch.Tensor) -> list[int]:
     return images[:, 0, 0, 0].tolist()
 
 
-# -- a federation of its own ---------------------------------------------------------------------------
+# -- a federation of the user's own -------------------------------------------------------------------
 
 
 def test_every_source(folder, monkeypatch):
-    monkeypatch.chdir("/")  # relative paths go by the config, not by where the command runs
+    monkeypatch.chdir("/")  # paths are relative to the config, not to the working directory
     federation = load(folder)
     assert federation.wanted.classes == DIAGNOSIS
     assert federation.input.shape == (1, 8, 8)
     reference = federation.reference
-    # Class folders in sorted order; labels in the order of [spaces].
+    # Class folders are in sorted order, and labels are in the order of [spaces].
     assert shades(reference.images) == [14, 15, 10, 11, 12, 13]
     assert reference.labels.tolist() == [2, 2, 0, 0, 1, 1]
     centers = {c.name: c for c in federation.centers}
@@ -178,9 +179,9 @@ def test_every_source(folder, monkeypatch):
 
 def test_correspondences_by_file_by_center_and_none(folder):
     centers = {c.name: c for c in load(folder).centers}
-    matrix = torch.tensor([[1, 0, 0.1], [0, 1, 0.9]])  # rows malignant, benign; columns as DIAGNOSIS
+    matrix = torch.tensor([[1, 0, 0.1], [0, 1, 0.9]])  # rows malignant, benign; columns as in DIAGNOSIS
     torch.testing.assert_close(centers["berlin"].correspondence.matrix, matrix)
-    # The center's own goes before that of its space.
+    # The center's own correspondence takes precedence over that of its space.
     assert centers["faro"].correspondence.matrix.tolist() == [[1, 0, 1], [0, 1, 0]]
     assert centers["cairo"].correspondence.matrix.tolist() == [[1, 0.75, 0], [0, 0.25, 1]]
     assert centers["essen"].correspondence.matrix.tolist() == torch.eye(3).tolist()
@@ -212,14 +213,14 @@ def test_tests_in_two_spaces(folder):
 
 
 def test_a_test_in_a_space_whose_centers_disagree(folder):
-    """Nobody's correspondence decides for the others, wherever it stands."""
+    """No center's correspondence decides for the others, whatever its position."""
     partition = '{ melanoma = "malignant", nevus = "benign", keratosis = "malignant" }'
     alone = CONFIG[: CONFIG.rindex("[[tests]]")]
     wanted, derived = load(folder, changed(alone, '"triage.csv"', partition)).tests
     assert derived.space.name == "triage" and wanted.labels.tolist() == [2, 0, 1]
     assert derived.labels.tolist() == [0, 0, 1]
     for text in (
-        alone,  # berlin is not sure
+        alone,  # berlin's correspondence is not certain
         changed(alone, '"triage.csv"', partition.replace("malignant", "benign", 1)),
     ):
         path = folder / "federation.toml"
@@ -242,7 +243,7 @@ def test_a_test_that_nobody_answers(folder):
 
 
 def test_the_test_of_a_set_that_has_a_test_part_is_that_part(folder):
-    """Training images as a test set would flatter every accuracy, in silence."""
+    """If training images were the test set, every accuracy would be silently too high."""
     garments = read_fashion_mnist("test").spaces["garment"].classes
     text = f"""
 wanted = "garment"
@@ -259,7 +260,7 @@ source = "fashion_mnist"
     assert len(federation.reference) == len(federation.centers[0]) == 7000
     assert torch.equal(federation.tests[0].images, read_fashion_mnist("test").images)
     chosen = load(folder, text + 'split = "train"\n')
-    assert len(chosen.tests[0]) == 7000  # said explicitly, it is the user's wish
+    assert len(chosen.tests[0]) == 7000  # the user asked for it explicitly
 
 
 def test_images_are_brought_to_one_shape(folder):
@@ -272,7 +273,7 @@ def test_images_are_brought_to_one_shape(folder):
 
 
 def test_an_unlabelled_center_needs_no_labels_in_its_files(folder):
-    """Whatever labels the files may have, good or bad, are not looked at."""
+    """Labels in the files, good or bad, are not read."""
     for name, arrays in (("none", {}), ("numbers", {"labels": [1, 2]}), ("other", {"labels": ["x", "y"]})):
         archive(folder / f"{name}.npz", [80, 81], **arrays)
         text = changed(CONFIG, 'source = "folder"\npath = "delhi"', f'source = "npz"\npath = "{name}.npz"')
@@ -283,7 +284,7 @@ def test_an_unlabelled_center_needs_no_labels_in_its_files(folder):
     assert {c.name: len(c) for c in load(folder, text).centers}["delhi"] == 1
 
 
-# -- what must not pass ---------------------------------------------------------------------------------
+# -- what must be rejected -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_mistakes_in_the_config(folder, old, new, said):
 
 
 def test_a_correspondence_for_no_space(folder):
-    """A misspelt name would otherwise mean, in silence, that M is estimated instead of given."""
+    """Otherwise a misspelled name would silently mean that M is estimated instead of given."""
     message = error_of(folder, changed(CONFIG, 'triage = "triage.csv"', 'traige = "triage.csv"'))
     assert "traige" in message and "Did you mean 'triage'?" in message
 
@@ -323,7 +324,7 @@ def test_a_mistake_in_a_correspondence_that_centers_share_is_told_once(folder):
         CONFIG, '"triage.csv"', '{ melanom = "malignant", nevus = "benign", keratosis = "benign" }'
     )
     own = 'correspondence = { melanoma = "malignant", nevus = "benign", keratosis = "malignant" }\n'
-    said = error_of(folder, changed(text, own, ""))  # now of berlin and faro
+    said = error_of(folder, changed(text, own, ""))  # the error is now about berlin and faro
     assert said.count("\n") == 0 and "federation.toml: correspondences.triage: label 'melanom'" in said
     assert "Did you mean 'melanoma'?" in said
 
@@ -337,7 +338,7 @@ def test_a_reference_center_that_lacks_a_class(folder):
 
 
 def test_a_correspondence_of_a_center_in_the_wanted_space(folder):
-    """It would be ignored: such a center's labels are the wanted ones."""
+    """It would be ignored, because such a center's labels are the wanted ones."""
     text = changed(
         CONFIG,
         'space = "diagnosis"',
@@ -395,7 +396,7 @@ def test_a_benchmark_iid(folder):
         assert center.correspondence == matrix
         assert torch.equal(center.labels, matrix.map_labels(center.truth))
         assert center.truth.bincount().tolist() == [4] * 10
-    # Truth is that of the images, not of some other order.
+    # The truth belongs to the images, and is not in some other order.
     train = read_fashion_mnist("train")
     known = dict(
         zip((i.numpy().tobytes() for i in train.images), train.labels["garment"].tolist(), strict=True)
@@ -445,7 +446,7 @@ def test_as_many_samples_as_there_are(folder):
 
 
 def test_a_split_said_of_the_data_is_not_that_of_the_test(folder):
-    """`data.split = "train"` says no more than the default: the test images stay the test part."""
+    """`data.split = "train"` means the same as the default: the test images are still the test part."""
     text = FASHION.format(seed=1, more="").replace('"fashion_mnist"', '"fashion_mnist", split = "train"')
     federation = load(folder, text)
     assert torch.equal(federation.tests[0].images, read_fashion_mnist("test").images)
@@ -512,7 +513,7 @@ def test_mistakes_in_a_benchmark(archives, old, new, said):
 
 
 def test_the_wanted_space_of_a_folder_must_be_declared(folder):
-    """A folder has no name for its space, so the error must say where to give it."""
+    """A folder does not name its space, so the error must say where to name it."""
     text = """
 [benchmark]
 data = { source = "folder", path = "reference" }
@@ -532,7 +533,7 @@ def test_a_benchmark_whose_test_has_no_labels(archives):
 
 
 def test_a_benchmark_whose_test_lacks_a_space_of_the_data(folder):
-    """The data has departments; the user's own test images have garments alone."""
+    """The data has departments, but the user's own test images have only garments."""
     archive(folder / "own.npz", [1, 2], size=28, labels=["bag", "coat"])
     text = FASHION.format(seed=1, more='test = { source = "npz", path = "own.npz" }')
     try:
@@ -562,7 +563,7 @@ def test_an_idx_file_is_not_its_own_test(archives):
 
 
 def test_a_remote_center_is_known_by_name_and_space_alone(folder):
-    """The coordinator reads its own data; a center's is neither needed nor read."""
+    """The coordinator reads its own data. A center's data is neither needed nor read."""
     path = folder / "federation.toml"
     text = changed(CONFIG, 'source = "npz"\npath = "goa.npz"', 'source = "remote"')
     path.write_text(text)

@@ -115,7 +115,7 @@ def test_all_missing_images_and_unknown_labels_are_named(tmp_path: Path) -> None
 
     text = "image,label\nimages/a.png,nevi\nimages/b.png,nevi\nimages/b.png,melanom\n"
     message = error_of(tmp_path, text, space=SPACE)
-    assert message.startswith("2 problems:\n")  # each label at its first line
+    assert message.startswith("2 problems:\n")  # each label is named with its first line
     assert "line 2: label 'nevi'" in message and "line 4: label 'melanom'" in message
 
 
@@ -125,7 +125,7 @@ def test_an_image_with_two_labels_names_both_lines(tmp_path: Path) -> None:
         message = error_of(tmp_path, text, space=space)
         assert "berlin.csv, line 4: image" in message and "a.png' has the label 'melanoma'" in message
         assert "'nevus' on line 2; remove one of the two lines" in message
-    assert len(read(tmp_path, text, label_column=None)) == 3  # labels that nobody asks for
+    assert len(read(tmp_path, text, label_column=None)) == 3  # labels that are not requested
 
 
 @pytest.mark.parametrize("label_column", ["label", None])

@@ -100,7 +100,7 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_unpacks_to_more_than_the_limit_is_not_unpacked(tmp_path: Path) -> None:
-    """A few kilobytes become 64 MiB of zeros: refused by what its directory says, before anything is read."""
+    """A few kilobytes unpack to 64 MiB of zeros. The archive's directory is enough to reject it."""
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, images=np.zeros((1024, 256, 256), np.uint8), labels=["a"] * 1024)
     assert path.stat().st_size < 200_000
@@ -110,7 +110,7 @@ def test_an_archive_that_unpacks_to_more_than_the_limit_is_not_unpacked(tmp_path
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
     assert len(read_npz(path, ImageOptions(memory_limit=2**27)).samples) == 1024
-    # Vectors have no limit of their own: a ratio that no data have is refused.
+    # Vectors have no limit of their own, but a compression ratio that no real data has is rejected.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedmt.inputs.archives.LIMIT", 2**20)
         with pytest.raises(FedmtError, match="more than the memory limit"):
@@ -118,7 +118,7 @@ def test_an_archive_that_unpacks_to_more_than_the_limit_is_not_unpacked(tmp_path
 
 
 def test_a_header_that_speaks_of_more_than_there_is(tmp_path: Path) -> None:
-    """NumPy would allocate what the array's own header says: here 2 TiB."""
+    """NumPy would allocate the size that the array's header states, here 2 TiB."""
     path = tmp_path / "lying.npz"
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**41,)})

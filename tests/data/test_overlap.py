@@ -1,4 +1,4 @@
-"""Images at two places are counted, and only these."""
+"""Images that are in two places are counted, and no others."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ def test_a_test_that_is_trained_on_and_centers_that_share_images(make_federation
     images = federation.tests[0].images.clone()
     images[:7] = reference.images[3:10]
     images[7] = two.images[0]
-    images[8] = three.images[0].flip(-1)  # the same sum, another image
+    images[8] = three.images[0].flip(-1)  # the same sum, but another image
     tests = tuple(replace(t, values=images) for t in federation.tests)
     shared = three.images.clone()
     shared[5:9] = one.images[:4]

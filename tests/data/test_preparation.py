@@ -1,4 +1,4 @@
-"""Test images set aside, classes chosen, sampled down and left out: exact, and by the seed alone."""
+"""Test images set aside, and classes selected, sampled down and left out: exact, and set only by the seed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ sizes = st.lists(st.integers(0, 30), min_size=2, max_size=7)
 
 
 def selection(counts: list[int], coarse: list[int] | None = None) -> Selection:
-    """A shuffled set with that many images of each wanted class; `coarse[k]` is k's class in the other."""
+    """A shuffled set with these numbers of images per wanted class. `coarse[k]` is the coarse class of k."""
     fine = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     fine = fine[torch.randperm(len(fine), generator=torch.Generator().manual_seed(0))]
     coarse = [k // 2 for k in range(len(counts))] if coarse is None else coarse
     names = [f"c{j}" for j in range(max(coarse) + 1)]
     return Selection(
-        # Not 0, 1, 2 …: a place in the selection must not pass for a position in the set.
+        # Not 0, 1, 2 …: an index into the selection must not be mistaken for a position in the set.
         torch.arange(len(fine)) * 3 + 5,
         {"fine": fine, "coarse": torch.tensor(coarse, dtype=torch.int64)[fine]},
         {
@@ -73,7 +73,7 @@ def test_another_seed_sets_others_aside() -> None:
     data = selection([40, 40])
     one, two = (set_aside(data, "fine", 10, seed)[0].positions.tolist() for seed in (0, 1))
     assert one != two
-    # At random over the class, not its first images.
+    # They are drawn at random from the class, and are not its first images.
     assert max(one) > data.positions[60]
 
 
@@ -85,7 +85,7 @@ def test_fewer_test_images_are_balanced(counts: list[int], count: int, seed: int
     assert len(chosen) == min(count, len(data)) == len(set(chosen.positions.tolist()))
     assert named(chosen).items() <= named(data).items()
     kept = chosen.counts("fine")
-    # A class has fewer than another, beside the one that does not divide, only where it has no more.
+    # Apart from rounding, a class has fewer images than another only if it has no more.
     for k, n in enumerate(counts):
         assert kept[k] == n or kept[k] >= kept.max() - 1
 
@@ -116,7 +116,7 @@ def test_a_subset_keeps_names_and_labels_together(counts: list[int], count: int,
 
 
 def test_a_subset_of_spaces_that_cut_across() -> None:
-    """The wanted class f1 occurs with c0 and c1: it stays, with its images of c0 alone."""
+    """The wanted class f1 occurs with c0 and c1. It stays, but only with its images of c0."""
     data = selection([4, 4, 4], coarse=[0, 1, 1])
     coarse = data.labels["coarse"].clone()
     coarse[(data.labels["fine"] == 1).nonzero().flatten()[:1]] = 0
@@ -138,7 +138,7 @@ def test_sampling_down() -> None:
     options = spec(at_most={"f0": 8, "f2": 10})
     train, test, notes = prepare(data, data, options, 0)
     assert train.counts("fine").tolist() == [8, 30, 5]
-    assert test.counts("fine").tolist() == [30, 30, 5]  # the test stays
+    assert test.counts("fine").tolist() == [30, 30, 5]  # the test is unchanged
     assert named(train).items() <= named(data).items()
     assert notes == ("Sampled down (at_most): f0 8 of 30.",)
     again, other = (prepare(data, data, options, seed)[0].positions.tolist() for seed in (0, 1))
@@ -175,10 +175,10 @@ def test_classes_with_too_few_images_are_left_out(
     for k, inside in enumerate(stays):
         assert inside or f"f{k} ({counts[k]})" in notes[0]
     if notes:
-        # What the note says a class needs is what decided.
+        # The number that a class needs, according to the note, is the one that decided.
         least = int(notes[0].split("a class needs ")[1].split(" ")[0])
         assert all((n >= least) or not inside for n, inside in zip(counts, stays, strict=True))
-        # A broad class stays as long as one of its classes does.
+        # A broad class stays as long as one of its classes stays.
         broad = {n[1] for n in named(kept).values()}
         assert set(kept.spaces["coarse"]) == broad
         assert all(c in notes[-1] for c in set(data.spaces["coarse"]) - broad)
@@ -197,21 +197,21 @@ def test_what_is_left_out_is_said() -> None:
 
 
 def test_the_test_images_do_not_depend_on_the_split() -> None:
-    """Accuracies at 5, 10 and 20 % are compared: on the same images."""
+    """Accuracies at 5, 10 and 20 % are compared on the same images."""
     data = selection([40, 9, 40, 20])
     found = []
     for options in ({"reference_share": 0.05}, {"reference_share": 0.5}, {"per_class": 3, "subset": 9}):
         test, train = set_aside(data, "fine", 5, 0)
         found.append(named(prepare(train, test, spec(test_per_class=5, **options), 0)[1]))
     assert found[0] == found[1] and len(found[0]) == 20
-    # A class that one split leaves out does not move the others' images.
+    # If one split leaves out a class, the images of the other classes stay the same.
     assert found[2] == {p: n for p, n in found[0].items() if n[0] != "f1"}
 
 
 def test_a_class_too_small_stays_a_mistake_where_the_reference_has_a_number() -> None:
     data = selection([40, 40, 2, 0])
     train, _, notes = prepare(data, data, spec(per_class=3), 0)
-    assert notes == () and train.spaces == data.spaces  # the split then refuses it
+    assert notes == () and train.spaces == data.spaces  # the split then rejects it
 
 
 def test_at_most_finds_a_class_however_its_accents_are_written() -> None:

@@ -1,4 +1,4 @@
-"""Splits are exact, disjoint, balanced or true to their prior, and follow from the seed alone."""
+"""Splits are exact, disjoint, balanced or true to their prior, and depend only on the seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ seeds = st.integers(0, 2**32)
 
 
 def labels(counts: list[int], seed: int = 0) -> Tensor:
-    """A shuffled set with that many images of each class."""
+    """A shuffled set with these numbers of images per class."""
     truth = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     return truth[torch.randperm(len(truth), generator=torch.Generator().manual_seed(seed))]
 
@@ -30,7 +30,7 @@ def distinct_images(indices: Tensor) -> Tensor:
 
 
 def disjoint(split: Split) -> bool:
-    """No image at two places, and none twice at the reference center."""
+    """No image is in two places, and none is twice at the reference center."""
     parts = [split.reference, *map(distinct_images, split.centers)]
     return len(distinct_images(torch.cat(parts))) == sum(map(len, parts))
 
@@ -70,7 +70,7 @@ def test_iid_is_exact_disjoint_and_balanced(
         table = histograms(one, truth, classes)
         assert (table.amax(1) - table.amin(1)).max() <= 1
     assert [len(c) for c in split.centers] == [samples] * centers
-    # "As many as possible": one more for each center does not fit.
+    # "As many as possible" means that one more per center does not fit.
     with pytest.raises(FedmtError, match="Lower samples to"):
         iid_split(truth, classes, per_class, centers, len(most.centers[0]) + 1, seed)
 
@@ -128,14 +128,14 @@ def test_priors_are_the_papers(classes: int, centers: int, gamma: float, seed: i
     priors = non_iid_priors(classes, centers, gamma, seed)
     assert priors.shape == (centers, classes) and priors.dtype == torch.float64
     torch.testing.assert_close(priors.sum(1), torch.ones(centers, dtype=torch.float64))
-    # In units of the majority classes' prior, which is the largest: 4 / (1 - gamma) > .55.
+    # In units in which the majority classes' prior, the largest one, is 4 / (1 - gamma) > .55.
     top = 4 / (1 - gamma)
     scaled = priors / priors.amax(1, keepdim=True) * top
     major = scaled > 0.56
     assert (major.sum(1) == 2).all()
     torch.testing.assert_close(scaled[major] / top, torch.ones(2 * centers, dtype=torch.float64))
     assert ((scaled[~major] >= 0.35 - 1e-9) & (scaled[~major] <= 0.55 + 1e-9)).all()
-    # Two at a time, going round: no class is a majority class more than once oftener than another.
+    # Majority classes take turns, two at a time, so their numbers of turns differ by at most one.
     times = major.sum(0)
     assert times.max() - times.min() <= 1
 
@@ -161,7 +161,7 @@ def test_non_iid_is_exact_and_disjoint(
     assert bool(split.notes) == (repeated > 0)
     if repeated:
         assert f"{repeated} of all {centers * samples} samples" in split.notes[0]
-    # Repeats only where a class is used up, and shares in proportion to what was drawn.
+    # Images repeat only if a class is used up, and shares are in proportion to what was drawn.
     drawn = histograms(split, truth, classes)
     distinct = torch.stack(
         [torch.bincount(truth[distinct_images(c)], minlength=classes) for c in split.centers]
@@ -225,7 +225,7 @@ def test_the_seed_alone_decides(seed: int) -> None:
 
 
 def test_a_seeds_split_stays_what_it_was() -> None:
-    """A change here changes every benchmark's data: make it on purpose only."""
+    """A change here changes the data of every benchmark, so it must be deliberate."""
     iid, non_iid = both(torch.arange(60) % 5, seed=7, centers=2)
     assert iid.reference.tolist() == [51, 13, 52, 20, 2, 30, 49, 53, 44, 21]
     assert iid.centers[0].tolist()[:8] == [22, 48, 56, 43, 54, 29, 57, 5]
@@ -288,7 +288,7 @@ def test_share_split_is_exact_disjoint_and_even(
     assert (table.amax(0) - table.amin(0)).max() <= 1
     assert table.sum(1).max() - table.sum(1).min() <= 1
     assert same(split, share_split(truth, classes, share, centers, seed))
-    # The same reference center in every split.
+    # The reference center is the same in every split.
     if min(counts) - taken.max() >= centers:
         for other in (
             iid_split(truth, classes, taken.tolist(), centers, None, seed),

@@ -1,4 +1,4 @@
-"""Rows of a table: labels in one space or several, and groups, none of which is ever a feature."""
+"""Rows of a table: labels in one or several spaces, and groups. None of them is ever a feature."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A CSV of texts: what is read, and what is wrong with it, all at once."""
+"""A CSV of texts: what is read, and all of its problems at once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The data that the pages speak of, made from the bundled images."""
+"""The data that the pages mention, made from the bundled images."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ DIAGNOSES = {
 
 
 def clinic(folder: Path) -> None:
-    """The clinics of README and docs/guides/your-data.md: four bundled garments, called diagnoses."""
+    """The clinics of README and docs/guides/your-data.md, with four bundled garments named as diagnoses."""
     train, test = read_fashion_mnist("train"), read_fashion_mnist("test")
     numbers = [np.flatnonzero(train.labels["garment"].numpy() == k).tolist() for k in range(4)]
     tested = [np.flatnonzero(test.labels["garment"].numpy() == k).tolist() for k in range(4)]
@@ -71,7 +71,7 @@ def clinic(folder: Path) -> None:
 
 
 def described(folder: Path) -> None:
-    """The same, with their federation.toml; docs/guides/sweeps.md calls it hospitals.toml."""
+    """The same clinics with their federation.toml, which docs/guides/sweeps.md calls hospitals.toml."""
     clinic(folder)
     shown = re.search(r"```toml\n(.*?)```", (ROOT / "docs/guides/your-data.md").read_text(), re.S)
     assert shown is not None
@@ -80,7 +80,7 @@ def described(folder: Path) -> None:
 
 
 def trained(folder: Path) -> None:
-    """That federation after one round, as `runs/federation`, and again under other names to compare."""
+    """That federation after one round, as `runs/federation`, and under other names for comparisons."""
     described(folder)
     run(load_config(folder / "federation.toml", SHORT), folder / "runs" / "federation")
     for name in ("a", "b", "c"):
@@ -92,5 +92,5 @@ SETUPS: dict[str, Callable[[Path], None]] = {"clinic": clinic, "described": desc
 
 @pytest.fixture(scope="session")
 def setups() -> dict[str, Callable[[Path], None]]:
-    """What `<!-- test: setup NAME -->` may name."""
+    """The names that `<!-- test: setup NAME -->` accepts."""
     return SETUPS

@@ -1,17 +1,17 @@
-"""Every command of README.md and docs/ is executed, and every config in them read.
+"""Every command in README.md and docs/ is executed, and every config in them is read.
 
-Each page has a folder of its own in which its blocks run one after the other, in a shell, as a reader would
-run them. Only the imports have happened before (`warm`), except on the pages in COLD and where a command
-serves. What a block needs beyond what is shown stands in a comment before it, which readers do not see:
+Each page has its own folder, in which its blocks run one after another, in a shell, as a reader would run
+them. Only the imports happen in advance (`warm`), except on the pages in COLD and for commands that serve. If
+a block needs more than it shows, a comment before it, which readers do not see, says what:
 
     <!-- test: setup NAME -->          data for the page, made by one of SETUPS in conftest.py
-    <!-- test: fedmt COMMAND ARGS -->  arguments added to that command in the block: fewer rounds, say
-    <!-- test: file NAME [--set …] --> the block is kept as this file, with these settings; TOML is checked
+    <!-- test: fedmt COMMAND ARGS -->  arguments added to that command in the block, such as fewer rounds
+    <!-- test: file NAME [--set …] --> the block is saved as this file, with these settings; TOML is checked
     <!-- test: part of NAME -->        a piece of TOML that must fit into this config
-    <!-- test: until TEXT -->          the command serves: it is interrupted when it has printed this
-    <!-- test: skip: REASON -->        not executed; its commands, options and paths are checked all the same
+    <!-- test: until TEXT -->          the command serves: it is interrupted after it has printed this text
+    <!-- test: skip: REASON -->        not executed, but its commands, options and paths are still checked
 
-Any other block is executed (bash, python) or read (toml: as a config, or as a piece of one).
+Any other block is executed (bash, python) or read (toml: as a config, or as part of one).
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ PAGES = [
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
 ]
 ELSEWHERE = {"docs/start/tutorial.md": "tests/commands/test_tutorial.py"}
-"""Pages that a test of their own follows and compares with what is printed; here they are read only."""
+"""Pages that another test follows and compares with the printed output. Here they are only read."""
 COLD = ("docs/guides/tracking.md",)
-"""Pages that are run with the installed program, from its first import on."""
+"""Pages that run with the installed program, including its imports."""
 CLONE = ("benchmarks", "examples", "experiments", "scripts", "Makefile")
-"""What a reader has beside their own files."""
+"""What a reader has in addition to their own files."""
 BASE = "experiments/base/fashion_mnist.toml"
-"""The config that a piece of TOML belongs to, where nothing else is said."""
+"""The config that a piece of TOML belongs to by default."""
 MARK = r"(setup|file|part of|until|skip:) \S.*|fedmt (" + "|".join(COMMANDS) + r") \S.*"
 SHELL, NOTHING_TO_RUN = ("bash", "sh", "console"), ("text", "csv", "json", "nginx", "bibtex")
 Setups = Mapping[str, Callable[[Path], None]]
@@ -82,13 +82,13 @@ class Block:
     marks: tuple[str, ...] = ()
 
     def mark(self, kind: str) -> str | None:
-        """What a mark of this kind says after it."""
+        """The text that follows a mark of this kind."""
         found = [m.removeprefix(kind).strip() for m in self.marks if m.startswith(kind)]
         return found[0] if found else None
 
 
 def blocks(page: str, text: str) -> Iterator[Block]:
-    """The fenced blocks of a page, each with the marks that stand right before it."""
+    """The fenced blocks of a page, each with the marks directly before it."""
     marks: list[str] = []
     opened: re.Match[str] | None = None
     lines: list[str] = []
@@ -111,7 +111,7 @@ def blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The commands of a shell block or a span of code, in words, without comments."""
+    """The commands of a shell block or inline code, split into words, without comments."""
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
         lexer.whitespace_split, lexer.commenters = True, "#"
@@ -137,7 +137,7 @@ SETTINGS = {
     "benchmark": set(BenchmarkSpec.model_fields),
     "calibration": set(CalibrationSpec.model_fields),
     "deployment": set(DeploymentSpec.model_fields),
-    # `model` is also what the pages call a loaded model, and model.json a file.
+    # The pages also use `model` for a loaded model, and model.json is a file.
     "model": {*ModelSpec.model_fields, *dir(Model), *FILE_TYPES},
 }
 """The keys of each table of a config."""
@@ -147,12 +147,12 @@ SETTINGS = {
 
 
 def check_command(words: list[str]) -> None:
-    """Known programs: their subcommands, options and, for fedmt, values; files of the repository exist."""
+    """For known programs, checks subcommands, options and, for fedmt, values. Repository files must exist."""
     if words[0] == "fedmt":
         check_fedmt(words[1:])
     elif words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-        asked = {word for word in words[1:] if "=" not in word}  # the others set a variable
+        asked = {word for word in words[1:] if "=" not in word}  # the other words set a variable
         assert asked <= set(targets), f"make has no {asked - set(targets)}"
     elif words[0] in ("flwr", "flower-superlink", "flower-supernode"):
         path = words[: 1 + (words[0] == "flwr") + (words[:2] == ["flwr", "supernode"])]
@@ -191,7 +191,7 @@ def check_fedmt(words: list[str]) -> None:
 
 @cache
 def options_of(*command: str) -> frozenset[str]:
-    """The options that a program of another project says it has."""
+    """The options that another project's program lists."""
     done = subprocess.run(
         [*command, "--help"], capture_output=True, text=True, env=environment(Path.home()), check=True
     )
@@ -199,7 +199,7 @@ def options_of(*command: str) -> frozenset[str]:
 
 
 def fedmt_options(command: str | None = None) -> set[str]:
-    """The options of one command of fedmt, or of all."""
+    """The options of one fedmt command, or of all."""
     chosen = COMMANDS.values() if command is None else [COMMANDS[command]]
     found = {o for c in (*chosen, APP) for p in c.params if isinstance(p, click.Option) for o in p.opts}
     return found | {"--help"}
@@ -209,7 +209,7 @@ def fedmt_options(command: str | None = None) -> set[str]:
 
 
 def environment(folder: Path, warm: Path | None = None) -> dict[str, str]:
-    """Of a reader who has fedmt installed; nothing outside the page's folder is written."""
+    """The environment of a reader who has installed fedmt. Nothing is written outside the page's folder."""
     programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         **os.environ,
@@ -225,7 +225,7 @@ def execute(block: Block, folder: Path, warm: Path | None) -> None:
         start = [sys.executable, "-c", block.text] if warm is None else [str(warm / "python-c"), block.text]
     else:
         text = block.text
-        if block.language == "console":  # what is typed begins with $; the rest is what was printed
+        if block.language == "console":  # input begins with $, and the rest is output
             text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
         start = ["bash", "-euo", "pipefail", "-c", added_arguments(block) + text]
     until = block.mark("until ")
@@ -245,7 +245,7 @@ def execute(block: Block, folder: Path, warm: Path | None) -> None:
 
 
 def added_arguments(block: Block) -> str:
-    """A shell function `fedmt` that adds what the marks say, and calls the program."""
+    """A shell function `fedmt` that adds the arguments from the marks and calls the program."""
     cases = "".join(
         f'{command}) set -- "$@" {arguments};;\n'
         for command, _, arguments in (
@@ -267,7 +267,7 @@ def start_and_interrupt(start: list[str], folder: Path, until: str) -> None:
     )
     assert process.stdout is not None
     printed = ""
-    # Who does not stop is killed, or reading on would wait for ever.
+    # A command that does not stop is killed, or reading its output would wait forever.
     watchdog = threading.Timer(120, os.killpg, (process.pid, signal.SIGKILL))
     watchdog.start()
     try:
@@ -287,7 +287,7 @@ def start_and_interrupt(start: list[str], folder: Path, until: str) -> None:
 
 
 def keep(block: Block, name: str, folder: Path) -> None:
-    """Writes a block as a file; settings go into it as `--set` would put them."""
+    """Saves a block as a file, with settings applied as by `--set`."""
     file, *settings = shlex.split(name)
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -299,7 +299,7 @@ def keep(block: Block, name: str, folder: Path) -> None:
 
 
 def check_toml(path: Path) -> None:
-    """A file that the page shows: a federation is loaded, an experiment expanded, a center's file read."""
+    """Checks a file on the page: loads a federation, expands an experiment, or reads a center's file."""
     raw = tomllib.loads(path.read_text())
     if "rows" in raw:
         expand(read_experiment(path), Sweep())
@@ -312,7 +312,7 @@ def check_toml(path: Path) -> None:
 
 
 def check_piece(block: Block, folder: Path) -> None:
-    """TOML that is not kept as a file: a whole config, or a piece of one."""
+    """TOML that is not saved as a file: a whole config, or part of one."""
     raw = tomllib.loads(block.text)
     base = block.mark("part of ")
     if base is not None or not ({"wanted", "benchmark"} & set(raw)):
@@ -322,7 +322,7 @@ def check_piece(block: Block, folder: Path) -> None:
 
 
 def merged(base: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
-    """The piece over the base, table by table; another method starts without the base's options."""
+    """Merges the part into the base by tables. Another method does not inherit the base's options."""
     found = dict(base)
     for key, value in piece.items():
         own = found.get(key)
@@ -378,13 +378,13 @@ def run_page(page: str, text: str, folder: Path, setups: Setups, warm: Path | No
                 )
         except (AssertionError, FedmtError, tomllib.TOMLDecodeError, SyntaxError) as error:
             pytest.fail(f"{block.where}: {error}", pytrace=False)
-    for path in kept:  # at the end, when the files that it names are there too
+    for path in kept:  # at the end, when the files that it names exist too
         check_toml(path)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_the_text(page: str) -> None:
-    """Code within a sentence or a comment: fedmt's commands and options, scripts, make's targets."""
+    """Inline code in a sentence or a comment: fedmt's commands and options, scripts, and make's targets."""
     text = (ROOT / page).read_text()
     shown = [b for b in blocks(page, text) if b.language in (*SHELL, "python")]
     options_shown = {option for b in shown for option in options_in(b.text)}

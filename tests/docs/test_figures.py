@@ -1,8 +1,8 @@
-"""The figures that README and the pages quote are those of the stored runs.
+"""The figures in README and the other pages match the stored runs.
 
-The README's table of results and the quickstart's are compared cell by cell. Elsewhere a sentence says which
-run a figure belongs to, so the test is weaker: each figure with one decimal ("76.5", and "76.5 ± 0.8" as a
-pair) must be one that the page's sources have. test_results.py compares most pages in docs/results.
+The README's table of results and the quickstart's are compared cell by cell. Elsewhere, only the text says
+which run a figure belongs to, so the test is weaker: each figure with one decimal ("76.5", or the pair "76.5
+± 0.8") must occur in the page's sources. test_results.py compares most pages in docs/results.
 """
 
 import json
@@ -24,18 +24,18 @@ UNITS = r"(?!\s?(?:s|ms|MB|GB|GHz|M|x|times|seconds|minutes)\b)"
 FIGURE = re.compile(rf"(?<![\w.,:/-])(\d\d\.\d)(?![\d.]){UNITS}(?: ± (\d+\.\d))?")
 """A percentage as the pages write it, with or without its standard deviation."""
 
-# -- where figures come from ---------------------------------------------------------------------------------
+# -- the sources of figures ----------------------------------------------------------------------------------
 
 
 def written(values: Iterable[float]) -> set[str]:
-    """The mean of some percentages as a page shows it: alone, and with the standard deviation."""
+    """The mean of some percentages as shown on a page: alone, and with the standard deviation."""
     found = list(values)
     shown = f"{mean(found):.1f}"
     return {shown, f"{shown} ± {stdev(found):.1f}"} if len(found) > 1 else {shown}
 
 
 def sweep(name: str) -> set[str]:
-    """Of a stored sweep: the mean of each metric of each cell, and the last round of each run."""
+    """For a stored sweep: the mean of each metric of each cell, and the last round of each run."""
     stored = json.loads((DATA / f"{name}.json").read_text())
     found = set()
     for metric in (m for cell in stored["cells"] for m in cell["metrics"].values() if m["mean"] is not None):
@@ -79,13 +79,13 @@ def priors() -> set[str]:
 
 
 def paper() -> set[str]:
-    """What the paper prints in its main table."""
+    """The figures in the paper's main table."""
     rows = tomllib.loads((ROOT / "experiments" / "main.toml").read_text())["rows"]
     return {f"{value:.1f}" for row in rows for value, _ in row.get("paper", {}).values()}
 
 
 def tutorial() -> set[str]:
-    """What the tutorial shows, which tests/commands/test_tutorial.py compares with what is printed."""
+    """The tutorial's figures, which tests/commands/test_tutorial.py compares with the printed ones."""
     return {m[1] for m in re.finditer(r"(\d\d\.\d)%", page("tutorial").read_text())}
 
 
@@ -95,7 +95,7 @@ def source(name: str) -> frozenset[str]:
     return frozenset(own[name]() if name in own else sweep(name))
 
 
-# -- which page has them -------------------------------------------------------------------------------------
+# -- the pages that quote them -------------------------------------------------------------------------------
 
 SOURCES = {
     "README": ("methods", "suite", "trec", "thyroid", "cifar100", "assumptions", "paper"),
@@ -115,11 +115,11 @@ ELSEWHERE = {
     "performance": "speeds, which the headers of the scripts in benchmarks/ record",
     "performance-diary": "speeds, likewise",
 }
-"""Pages with figures that are not compared here, and why."""
+"""Pages with figures that are not compared here, and the reason."""
 
 
 def page(name: str) -> Path:
-    """A page by its name; those of the results, which have tests of their own, do not count."""
+    """A page by its name. Pages of results are excluded, because they have their own tests."""
     if name == "README":
         return ROOT / "README.md"
     found = [p for p in DOCS.rglob(f"{name}.md") if "results" not in p.parts]
@@ -127,13 +127,13 @@ def page(name: str) -> Path:
 
 
 def figures(text: str) -> list[str]:
-    """The figures of a page outside its code and links, pairs as pairs."""
+    """The figures of a page outside its code and links. Pairs are kept together."""
     text = re.sub(r"^ *```.*?^ *```$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->", " ", text, flags=re.M | re.S)
     return [f"{m[1]} ± {m[2]}" if m[2] else m[1] for m in FIGURE.finditer(text)]
 
 
 def strangers(name: str, text: str) -> list[str]:
-    """The figures that none of the page's sources has."""
+    """The figures that are in none of the page's sources."""
     known = frozenset().union(*map(source, SOURCES[name]))
     return [figure for figure in figures(text) if figure not in known]
 
@@ -142,7 +142,7 @@ def strangers(name: str, text: str) -> list[str]:
 def test_a_page_quotes_stored_figures(name):
     text = page(name).read_text()
     assert not strangers(name, text), f"{page(name)}: not in {', '.join(SOURCES[name])}"
-    changed = text.replace(figures(text)[0], "98.7")  # which no run reached
+    changed = text.replace(figures(text)[0], "98.7")  # no run reached this
     assert strangers(name, changed), "a figure that is out of date must be noticed"
 
 

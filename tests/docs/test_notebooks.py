@@ -1,4 +1,4 @@
-"""The notebooks in examples/ run from top to bottom, in a folder of their own."""
+"""The notebooks in examples/ run from top to bottom, each in its own folder."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            # Progress is one output that changes in place, not one for every round.
+            # Progress is one output that is updated in place, not one output per round.
             assert output.output_type in ("display_data", "execute_result", "stream"), output
         assert len(cell.get("outputs", [])) <= 3
     shown = [o.get("data", {}).get("text/plain", "") for c in notebook.cells for o in c.get("outputs", [])]
-    assert any("Balanced accuracy" in text for text in shown)  # the comparison
+    assert any("Balanced accuracy" in text for text in shown)  # from the comparison
     assert any("done\nround " in text for text in shown)  # the last state of the progress
 
 

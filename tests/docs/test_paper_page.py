@@ -1,4 +1,4 @@
-"""docs/results/paper.md: it says what the raw files say, and they say which runs they are."""
+"""docs/results/paper.md agrees with the raw files, and the raw files identify their runs."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ SCRIPTS = ROOT / "scripts"
 
 
 def script(name: str):
-    """A script as a module. They import each other by name, as they do when one is run."""
+    """Loads a script as a module. Scripts import each other by name, as they do when they are run."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
         sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -46,7 +46,7 @@ def test_the_page_is_what_the_raw_files_make(tables):
 
 
 def test_a_cell_has_the_last_rounds_of_its_seeds(tables):
-    """Read from the files without the scripts."""
+    """Reads the files without using the scripts."""
     found = []
     for seed in range(3):
         lines = (paper_runs.EARLIER / f"e-n25-seed{seed}.jsonl").read_text().splitlines()
@@ -78,7 +78,8 @@ def test_what_the_page_says_in_words(tables):
 
 
 def printed_cells():
-    """(experiment, row, column, metric) of every figure that the experiments print next to ours."""
+    """(experiment, row, column, metric) of every figure of the paper that the experiments show next to
+    ours."""
     for name, path in known_experiments().items():
         experiment = read_experiment(path)
         for row in experiment.file.rows:
@@ -90,7 +91,7 @@ def printed_cells():
 
 
 def place_in_the_paper(name: str, row: str, column: str, metric: str) -> tuple[str, str, str]:
-    """The table, row and column of printed.json."""
+    """The table, row and column in printed.json."""
     if name == "main":
         baseline = column in ("Single", "FedTrans", "FedRep")
         return "Table 6, random" if baseline else "Table 2", row, column.removesuffix(" (ImageNet)")
@@ -184,7 +185,7 @@ def test_a_stopped_run_counts_as_stopped_and_gives_way_to_the_finished_one(folde
     assert not paper_runs.Runs(tmp_path, None).all[0].finished
     paper_runs.main(folder / "runs", tmp_path)
     assert [r.finished for r in paper_runs.Runs(tmp_path, None).all] == [True]
-    raw["series"]["accuracy.garment"][1] += 0.01  # another day, another result
+    raw["series"]["accuracy.garment"][1] += 0.01  # the same run on another day, with another result
     (tmp_path / f"{name}.json").write_text(json.dumps(raw))
     paper_runs.main(folder / "runs", tmp_path)
     (twice,) = paper_runs.Runs(tmp_path, None).repeated()
@@ -237,7 +238,7 @@ LEFT_OUT = {("backbones", "ResNet50, ImageNet"), ("cifar100", "n = 5")}
 
 
 def test_the_estimate_of_a_run_is_what_was_measured(tables):
-    """Single took 31 s, FedMT 167 s, without the start."""
+    """Without the start, Single took 31 s and FedMT 167 s."""
     for column, measured in (("Single", 31), ("FedMT (T)", 167)):
         config = tables.cells("main")["n = 25", column].runs[0].config
         assert paper_queue.estimated_seconds(config) - paper_queue.START == pytest.approx(measured, rel=0.15)
@@ -280,6 +281,6 @@ def test_a_claim_of_one_example_is_open_until_all_were_tried(tables):
 
 
 def test_every_claim_can_be_judged(tables):
-    """Their rows and columns exist in the experiments."""
+    """The claims' rows and columns exist in the experiments."""
     for claim in paper_claims.CLAIMS:
         assert list(claim.compared(tables))

@@ -1,4 +1,4 @@
-"""What the README and the pages beside it promise: files that they link to, and extras that exist."""
+"""README and the other top-level pages: the files that they link to and the extras that they name exist."""
 
 import re
 import tomllib

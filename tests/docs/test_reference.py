@@ -1,4 +1,4 @@
-"""The pages that are made from the code are what the code says now."""
+"""The pages that are generated from the code are up to date."""
 
 import sys
 from pathlib import Path

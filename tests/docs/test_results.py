@@ -1,4 +1,4 @@
-"""The runs in docs/results/data: their configs are still configs, and the pages say what they measured."""
+"""The runs in docs/results/data: their configs are still valid, and the pages show what they measured."""
 
 import json
 from pathlib import Path
@@ -23,13 +23,13 @@ def test_a_reported_run_can_be_run_again(path):
 
 
 def accuracy(run: str) -> float:
-    """Of the last round, fine classes, in per cent."""
+    """The accuracy of the last round in the fine classes, in percent."""
     last = json.loads((RESULTS / "data" / "cifar100" / f"{run}.jsonl").read_text().splitlines()[-1])
     return 100 * last["accuracy"]["fine"]
 
 
 def rows_of_cifar100(start: str) -> str:
-    """The rows of the page's tables that begin so, without their emphasis."""
+    """The rows of the page's tables that begin with `start`, without emphasis."""
     lines = (RESULTS / "cifar100.md").read_text().splitlines()
     return "\n".join(line for line in lines if line.startswith(f"| {start} |")).replace("*", "")
 
@@ -81,7 +81,7 @@ def test_the_options_of_the_search_are_options_still():
 
 
 def test_the_page_of_attacks_says_what_was_stored():
-    """Every figure that is stored stands in its row, below its column, and no other."""
+    """Every stored figure is in its row and column, and there are no others."""
     stored = json.loads((RESULTS / "data" / "attacks.json").read_text())
     page = (RESULTS / "attacks.md").read_text()
     for metric in ("accuracy.garment", "attack_success"):
@@ -90,7 +90,7 @@ def test_the_page_of_attacks_says_what_was_stored():
         header: list[str] = []
         for line in (line for line in part.splitlines() if line.startswith("|")):
             row, *cells = (cell.strip() for cell in line.split("|")[1:-1])
-            header = header if row else cells  # a table's first line has no row
+            header = header if row else cells  # a table's first line has no row label
             shown |= {(row, c): v for c, v in zip(header, cells, strict=True) if row and v[:1].isdigit()}
         found = {(c["row"], c["column"]): c["metrics"][metric] for c in stored["cells"]}
         figures = {
@@ -117,7 +117,7 @@ def test_a_page_of_a_sweep_says_what_was_stored(name):
 def test_the_page_of_the_suite_says_what_was_stored():
     stored = json.loads((RESULTS / "data" / "suite.json").read_text())
     page = (RESULTS / "suite.md").read_text()
-    # One table for each metric, then that of the differences, each with a line for each federation.
+    # There is one table per metric, then the table of differences, each with one line per federation.
     lines: dict[str, list[str]] = {}
     for line in page.splitlines():
         if line.startswith("| "):

@@ -1,4 +1,4 @@
-"""The site is built as a reader gets it; a link, an anchor or a page that leads nowhere is an error."""
+"""Builds the site as readers get it. A broken link, a missing anchor or a missing page is an error."""
 
 import os
 import re
@@ -62,7 +62,7 @@ def test_the_repository_is_one_that_a_browser_can_open(remote: str, link: str | 
 
 
 def test_reading_asks_no_network(site: Path) -> None:
-    """Links may lead elsewhere; nothing that a page loads by itself does."""
+    """Links may lead to other sites, but a page loads nothing from them."""
     for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
         loads = r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//[^"' >]*"""
         loads += r"""|<link[^>]*\srel=["']?(?:stylesheet|preconnect|icon)[^>]*(?:https?:)?//[^"' >]*"""
@@ -81,7 +81,7 @@ def test_docstrings_become_examples_and_lists(site: Path) -> None:
 
 
 def test_a_page_from_disk_has_search_and_equations(site: Path, browser) -> None:
-    """Opened without a server or a network: nothing is asked for, search finds, equations are set."""
+    """Without a server or a network, a page requests nothing, and its search and its equations work."""
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

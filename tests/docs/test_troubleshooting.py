@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_quoted_messages_are_in_the_code() -> None:
     source = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
-    joined = re.sub(r'"\s*\n\s*f?"', "", source)  # a message over several lines of code
+    joined = re.sub(r'"\s*\n\s*f?"', "", source)  # joins a message that spans several lines of code
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     quoted = re.findall(r'^### "(.+)"$', page, re.M)
     assert len(quoted) > 8

@@ -1,4 +1,4 @@
-"""Every number of an answer is checked before it counts."""
+"""Every number in an answer is checked before it is used."""
 
 import math
 
@@ -94,7 +94,7 @@ OWN = {"bn.running_mean": torch.tensor([0.5, -1.0]), "bn.running_var": torch.ten
     ],
 )
 def test_statistics_that_no_samples_have(key: str, value: float, said: str) -> None:
-    # A channel that is dead at the reference center alone is no reason to refuse one.
+    # A channel that is dead only at the reference center is no reason to reject an answer.
     honest = {"bn.running_mean": torch.tensor([3.5, 2.0]), "bn.running_var": torch.tensor([40.0, 9.0])}
     assert statistics_of(honest, OWN).keys() == OWN.keys()
     changed = honest[key].clone()

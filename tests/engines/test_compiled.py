@@ -1,4 +1,4 @@
-"""A compiled network trains to the same weights, and one that cannot be compiled trains as it is."""
+"""A compiled network trains to the same weights, and one that cannot be compiled trains uncompiled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def trained(make_federation, make_model, device, compile):
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_a_compiled_network_trains_to_the_same_weights(make_federation, make_model, device, monkeypatch):
-    if device == "cpu":  # the compiler's first stage: the kernels of the last would take a minute to build
+    if device == "cpu":  # only the first stage: the kernels of the last would take a minute to build
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     engine, found = trained(make_federation, make_model, device, compile=True)
     assert engine.trainer.compiled is not None and not engine.trainer.compiled.failed

@@ -1,6 +1,6 @@
-"""Every backbone on the fast path, dropout and stochastic depth included, against the step-by-step engine.
+"""Every backbone on the fast path, including dropout and stochastic depth, against the step-by-step engine.
 
-On a CPU the steps are called, on CUDA they are captured and replayed.
+On a CPU, the steps are called. On CUDA, they are captured and replayed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QUICK = Training(
 
 
 class Drops(SmallCNN):
-    """A user's network, whose dropout the engine replaces: of whole channels, then of features."""
+    """A user's network whose dropout the engine replaces: of whole channels first, then of features."""
 
     def __init__(self, classes: int) -> None:
         super().__init__(classes, 1)
@@ -100,10 +100,10 @@ def job_of(engine: LocalEngine, count: int) -> Job:
 
 
 def assert_engines_agree(engine: LocalEngine, steps: int = 1) -> None:
-    """Both engines' first steps move the weights to the same place.
+    """The first steps of both engines move the weights to the same values.
 
-    One step agrees to the last digits. In a second one, rounding errors of these deep networks have grown a
-    thousandfold, and still a wrong mask would stand out.
+    One step agrees to the last digits. In a second step, the rounding errors of these deep networks have
+    grown a thousandfold, but a wrong mask would still stand out.
     """
     assert engine._fleet is not None
     for count in range(1, steps + 1):
@@ -148,7 +148,7 @@ def test_a_users_dropout_is_replayed_and_resumed(device: torch.device) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             state, _ = engine.round(engine.start()[0])
-            if len(found) == 2:  # whatever it did before, it goes on from here
+            if len(found) == 2:  # whatever it did before, it continues from here
                 state = found[1][0]
             after, _ = engine.round(state)
         found.append((state, after))
@@ -200,7 +200,7 @@ def test_what_draws_by_itself_is_named(network: Any, said: str) -> None:
 def test_networks_of_timm(name: str, options: dict[str, Any], device: torch.device) -> None:
     try:
         import timm
-    except Exception as error:  # next to a torch that its torchvision was not made for
+    except Exception as error:  # if its torchvision was built for another torch
         pytest.skip(f"timm cannot be imported: {error}")
     torch.manual_seed(0)
     network = timm.create_model(name, pretrained=False, num_classes=3, **options)
@@ -211,13 +211,13 @@ def test_networks_of_timm(name: str, options: dict[str, Any], device: torch.devi
 
 
 def test_the_benchmark_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """benchmarks/backbones.py at its tiny size."""
-    # As when it is run: a script finds the modules beside it.
+    """Runs benchmarks/backbones.py with its tiny size."""
+    # As in a normal run, a script finds the modules in its own folder.
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     benchmark = importlib.import_module("backbones")
     options = argparse.Namespace(tiny=True, rounds=1, workers=None, search=False, no_step=False)
     found = benchmark.measure("mlp", options)
-    # 2 centers of 16 samples in steps of 8, four epochs of the reference center's 20 in steps of 10.
+    # 2 centers of 16 samples in steps of 8, and four epochs of the reference center's 20 in steps of 10.
     assert found["views_per_step"] == 16 and found["views"] == 2 * 2 * 16 + 4 * 2 * 20
     assert found["workers"] == 2 and not found["fell_back"]
     assert all(found[key] > 0 for key in ("rate", "step_rate", "of ceiling", "of same", "round", "startup"))

@@ -1,8 +1,8 @@
-"""The fast path against the reference, `Trainer.train`: the same steps, whoever takes them.
+"""The fast path against the reference, `Trainer.train`: both take the same steps.
 
-On a CPU the workers' steps are called, on CUDA they are captured and replayed; slots, chunks, the order of
-results and the strategies' terms are the same code. Tolerances: losses of the first steps, each step's,
-agree to 1e-5 (CPU) and 2e-3 (CUDA, float32) of their size; later steps drift apart by rounding alone.
+On a CPU, the workers' steps are called. On CUDA, they are captured and replayed. Slots, chunks, the order of
+results and the strategies' terms are the same code. Tolerances: the loss of each of the first steps agrees to
+a relative 1e-5 (CPU) or 2e-3 (CUDA, float32). Later steps drift apart only by rounding.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def rounds(engine, count=2):
 
 
 def close(one, two, device, factor=1.0):
-    """Two states after a few steps."""
+    """Asserts that two states are close after a few steps."""
     assert list(one.weights) == list(two.weights)
     for key, value in one.weights.items():
         torch.testing.assert_close(
@@ -104,7 +104,7 @@ def close(one, two, device, factor=1.0):
 
 
 def jobs_of(engine, state):
-    """A job of every center, and the reference center's where it trains."""
+    """A job for every center, and one for the reference center if it trains."""
     for center in engine.federation.centers:
         planned = engine.site.plan(center, state.weights, state.server, {}, 1)
         if not isinstance(planned, Outcome):
@@ -115,7 +115,7 @@ def jobs_of(engine, state):
 
 
 def smooth(model):
-    """The same network without corners: a last bit that differs may not open a ReLU or move a maximum."""
+    """The same network without kinks, so that a different last bit cannot switch a ReLU or move a maximum."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.ReLU):
@@ -133,7 +133,7 @@ def test_every_step_is_the_references(make_federation, make_model, way, device):
     state, _ = engine.start()
     if way == "scaffold":
         generator = torch.Generator().manual_seed(0)
-        # Far above the tolerance, and small enough that rounding errors do not grow from step to step.
+        # Far above the tolerance, but small enough that rounding errors do not grow from step to step.
         control = {
             k: 0.001 * torch.randn(v.shape, generator=generator).to(device)
             for k, v in state.weights.items()
@@ -143,7 +143,7 @@ def test_every_step_is_the_references(make_federation, make_model, way, device):
     tolerance = 1e-5 if device == HERE else 2e-3
     jobs = list(jobs_of(engine, state))
     assert jobs
-    for count in (1, 2, 3, 4):  # means over the first 1, 2, 3, 4 steps agree: so does every step
+    for count in (1, 2, 3, 4):  # if the means over the first 1, 2, 3, 4 steps agree, so does every step
         short = [first_steps(job, count) for job in jobs]
         expected = []
         for job in short:
@@ -200,7 +200,7 @@ def test_bfloat16_has_twins_and_the_same_losses(make_federation, make_model, dev
 @on_both
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_more_centers_than_workers(make_federation, make_model, monkeypatch, workers, device):
-    """Sizes differ, and so do lengths and numbers of classes: 7 centers on a few workers, in order."""
+    """Sizes, lengths and numbers of classes differ: 7 centers run on a few workers, in order."""
     monkeypatch.setattr(fleet_module, "WORKERS", workers)
     whole = make_federation(departments=4, layers=3)
     centers = tuple(
@@ -222,7 +222,7 @@ def test_more_centers_than_workers(make_federation, make_model, monkeypatch, wor
 @on_both
 @pytest.mark.parametrize(("way", "workers"), [("single", 1), ("T", 3)])
 def test_no_more_models_than_jobs(make_federation, make_model, way, workers, device):
-    """With Single the reference center alone trains, however many centers there are."""
+    """With Single, only the reference center trains, however many centers there are."""
     engine = make_engine(make_federation(departments=2, layers=1), make_model, way, device)
     rounds(engine, 1)
     assert len(engine._fleet._workers) == workers and not engine._fleet.eager
@@ -230,7 +230,7 @@ def test_no_more_models_than_jobs(make_federation, make_model, way, workers, dev
 
 @on_both
 def test_workers_without_memory_leave_their_work_to_others(make_federation, make_model, monkeypatch, device):
-    """The third worker's capture runs out of memory: two train all centers, and none step by step."""
+    """The third worker's capture runs out of memory. Two train all centers, none of them step by step."""
     begin, refused = Worker.begin, []
 
     def short(self, *arguments):
@@ -252,7 +252,7 @@ def test_workers_without_memory_leave_their_work_to_others(make_federation, make
 
 @on_both
 def test_workers_take_turns(make_federation, make_model, monkeypatch, device):
-    """Chunks of 3 steps, 2 launched at a time: of 4 steps, the first two, the third, the fourth."""
+    """With chunks of 3 steps and 2 launched at a time, 4 steps are split into two, one and one."""
     monkeypatch.setattr(program_module, "CHUNK_STEPS", 3)
     monkeypatch.setattr(worker_module, "AT_A_TIME", 2)
     order = []
@@ -267,7 +267,7 @@ def test_workers_take_turns(make_federation, make_model, monkeypatch, device):
     state, _ = fast.start()
     order.clear()
     two, _ = fast.round(state)
-    if device == HERE:  # the first of each is a trial
+    if device == HERE:  # the first of each is a trial step
         assert order[:24] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2, 0, 1, 2, 0, 0]
     close(one, two, device)
 
@@ -280,7 +280,7 @@ def test_large_steps_take_fewer_workers(make_federation, make_model, monkeypatch
 
 @on_both
 def test_a_small_center_after_a_large_one(make_federation, make_model, monkeypatch, device):
-    """What the large one's steps left in the slots must not be looked for behind the small one's images."""
+    """What the large center's steps left in the slots must not follow the small center's images."""
     monkeypatch.setattr(fleet_module, "WORKERS", 1)
     whole = make_federation(departments=2, layers=0, samples=200)
     large, last = whole.centers
@@ -311,7 +311,7 @@ def test_two_runs_see_the_same_views(make_federation, make_model, monkeypatch, d
 
 @on_both
 def test_a_round_is_a_function_of_the_state(make_federation, make_model, device):
-    """Resuming: another engine, whose slots held other things, goes on from a state as the first did."""
+    """For resuming, an engine whose slots held other data continues from a state as the first one did."""
     first = make_engine(make_federation(), make_model, "E", device)
     state, _ = rounds(first, 1)
     expected, _ = first.round(state)
@@ -370,14 +370,14 @@ def test_all_finite(device, bad):
 
 
 class Waits(SmallCNN):
-    """Looks at a value on the host in every forward."""
+    """Reads a value on the host in every forward pass."""
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images) * (1.0 if images.sum().item() > -1e9 else 2.0)
 
 
 class FromTheHost(SmallCNN):
-    """Makes a tensor on the host in every forward."""
+    """Creates a tensor on the host in every forward pass."""
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images) + torch.tensor([0.0] * 10).to(images.device)
@@ -402,7 +402,7 @@ class NotCopied(SmallCNN):
     ],
 )
 def test_what_cannot_be_captured_is_trained_step_by_step(make_federation, make_model, network, device):
-    """With one line of warning, and to the same weights as without the fast path."""
+    """There is a one-line warning, and the weights are the same as without the fast path."""
     federation = make_federation()
 
     def model():
@@ -431,7 +431,7 @@ def test_what_cannot_be_captured_is_trained_step_by_step(make_federation, make_m
 
 @needs_gpu
 def test_a_wrong_replay_is_noticed(make_federation, make_model, monkeypatch):
-    """A step that depends on what only the host knows is caught by the check against the reference."""
+    """The check against the reference catches a step that depends on something only the host knows."""
 
     class Counts(SmallCNN):
         calls = 0
@@ -449,7 +449,7 @@ def test_a_wrong_replay_is_noticed(make_federation, make_model, monkeypatch):
 
 
 class Trembles(SmallCNN):
-    """Its logits are exact and no two of its gradients are alike: as MobileNetV2's are in bfloat16."""
+    """Its logits are exact, but its gradients always differ, as MobileNetV2's do in bfloat16."""
 
     calls = 0
 
@@ -461,7 +461,7 @@ class Trembles(SmallCNN):
 
 
 def capture_here(engine, job, monkeypatch):
-    """What a worker does with a new shape of work on CUDA, with a capture that replays faithfully."""
+    """Does what a worker does with a new shape of work on CUDA, with a capture that replays exactly."""
     monkeypatch.setattr(Program, "capture", lambda program, like=None: None)
     fleet = engine._fleet
     worker = fleet._available()[0]
@@ -469,7 +469,7 @@ def capture_here(engine, job, monkeypatch):
 
 
 def test_a_replay_that_rounds_otherwise_is_right(make_federation, make_model, monkeypatch):
-    """Where errors grow from step to step, each step is still the plain one's from equal weights."""
+    """Even if errors grow from step to step, each step from equal weights matches the plain one."""
     federation = make_federation()
     model = make_model(federation)
     model.backbone = Trembles(10)
@@ -478,18 +478,18 @@ def test_a_replay_that_rounds_otherwise_is_right(make_federation, make_model, mo
     (job, *_) = jobs_of(engine, state)
     job = replace(job, work=replace(job.work, learning_rate=3.0))
     two = [engine.site.run(first_steps(job, 2)).losses["loss"] for _ in range(4)]
-    assert max(two) > 1.2 * min(two)  # a mean over two steps says nothing
+    assert max(two) > 1.2 * min(two)  # so a mean over two steps says nothing
     capture_here(engine, job, monkeypatch)
 
 
 def test_a_replay_that_does_not_learn_is_noticed(make_federation, make_model, monkeypatch):
-    """Though its losses are right: at a usual rate, two steps do not change them by five percent."""
+    """Its losses are right, because two steps at a usual rate change them by less than five percent."""
     engine = make_engine(make_federation(), make_model, "T")
     state, _ = engine.start()
     (job, *_) = jobs_of(engine, state)
     capture_here(engine, job, monkeypatch)
     learn = FlatModel.update
-    for steps in (0, 2):  # none, or each twice
+    for steps in (0, 2):  # no update, or each one twice
         monkeypatch.setattr(FlatModel, "update", lambda *a, n=steps: [learn(*a) for _ in range(n)])
         with pytest.raises(Uncapturable, match="replayed steps move the weights differently"):
             capture_here(engine, job, monkeypatch)
@@ -504,11 +504,11 @@ def test_a_replay_that_does_not_learn_is_noticed(make_federation, make_model, mo
     ],
 )
 def test_mobilenet_steps_as_torch_does(make_federation, device, precision):
-    """Depthwise weights have two layouts that are one; neither engine takes a wrong step with them."""
+    """Depthwise weights have two equivalent layouts. Neither engine takes a wrong step with them."""
     federation = make_federation()
     torch.manual_seed(0)
     network = mobilenet_v2(10, 1)
-    network.classifier[0] = nn.Identity()  # dropout is drawn anew by each
+    network.classifier[0] = nn.Identity()  # each engine would draw its own dropout
     normalization = torch.full((1, 1, 1, 1), 0.3), torch.full((1, 1, 1, 1), 0.3)
     plain = Classifier(copy.deepcopy(network), *normalization).to(device).train()
     model = Classifier(network, *normalization)
@@ -541,7 +541,7 @@ def test_mobilenet_steps_as_torch_does(make_federation, device, precision):
         for weights in (check.weights, by_step.weights, by_worker.weights)
     ]
     assert moved[0].norm() > 0
-    if precision == "float32":  # in bfloat16, rounding alone turns a step of this deep network by more
+    if precision == "float32":  # in bfloat16, rounding alone changes a step of this deep network by more
         for other in moved[1:]:
             assert (other - moved[0]).norm() < 0.05 * moved[0].norm()
 
@@ -602,7 +602,7 @@ def test_the_kernel_computes_what_torch_computes(terms, nesterov, clip):
     assert triton_sgd.usable(GPU)
     training = Training(nesterov=nesterov, clip=clip)
     generator = torch.Generator(GPU).manual_seed(0)
-    size = 100_003  # no multiple of a block
+    size = 100_003  # not a multiple of a block
     draw = lambda: torch.randn(size, device=GPU, generator=generator)  # noqa: E731
     gradient = draw().bfloat16()
     extra = [draw(), draw(), draw()] if terms else [None, None, None]
@@ -638,5 +638,5 @@ def test_programs_are_shared_by_centers_of_different_sizes(make_federation, make
     )
     whole = replace(whole, centers=(smaller, *whole.centers[1:]))
     rounds(make_engine(whole, make_model, "T"), 2)
-    assert len(made) == 2  # the reference center's work and the centers'
+    assert len(made) == 2  # the reference center's work and the centers' work
     assert np.ptp([len(c) for c in whole.centers]) > 0

@@ -1,4 +1,4 @@
-"""The distributed engine's arithmetic and its checks, without processes: fast, so every combination."""
+"""The distributed engine's arithmetic and checks without processes, fast enough for every combination."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ Handle = Callable[[Message, Context], Message]
 
 
 class InProcessGrid(Grid):
-    """Flower's grid without processes: a center's app handles each message at once.
+    """Flower's grid without processes: a center's app handles each message immediately.
 
     centers: the center.toml of each node, by its number. handle: what a node does with a message.
     """
@@ -138,13 +138,13 @@ class InProcessGrid(Grid):
 @pytest.fixture
 def quick(monkeypatch) -> None:
     monkeypatch.setattr(roll_module, "POLL", 0.01)
-    # As in a ServerApp's process: a message says which run it belongs to.
+    # As in the process of a ServerApp, a message says which run it belongs to.
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
 
     @lru_cache
     def read(path: Path, text: str) -> Federation:
-        with importing_only(None):  # as where it is not patched
+        with importing_only(None):  # as in the unpatched function
             return build_federation(load_config(path))[0]
 
     def center(self: CenterSettings) -> Center:
@@ -152,7 +152,7 @@ def quick(monkeypatch) -> None:
         assert path is not None
         return next(c for c in read(path, path.read_text()).centers if c.name == self.file.name)
 
-    monkeypatch.setattr(CenterSettings, "_of_federation", center)  # read once, not once a message
+    monkeypatch.setattr(CenterSettings, "_of_federation", center)  # read once, not once per message
 
 
 @pytest.fixture
@@ -273,8 +273,8 @@ COMBINATIONS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_same_as_the_local_engine(make, tmp_path, name) -> None:
-    """Every method and strategy, to the bit. The second round begins with what the first left; a third one,
-    with who was absent before, or abstained."""
+    """Every method and strategy gives bit-identical weights. The second round starts with what the first
+    left. A third round has centers that were absent or abstained before."""
     options = COMBINATIONS[name]
     longer = "participation" in str(options) or "abstaining" in name
     path, files = make(**options, rounds=3 if longer else 2)
@@ -309,7 +309,7 @@ def make_private(make):
 
 
 def test_a_private_center_tells_its_update_and_what_it_spent(make_private, tmp_path) -> None:
-    """Its noise is its own: the coordinator, who knows the seed, cannot repeat it."""
+    """The noise is the center's own: the coordinator knows the seed, but cannot reproduce the noise."""
     path, files = make_private(training='weights = "samples"', rounds=1)
     out = []
     for name in ("one", "two"):
@@ -323,14 +323,14 @@ def test_a_private_center_tells_its_update_and_what_it_spent(make_private, tmp_p
     assert len(answers) == CENTERS
     for facts in answers:
         assert facts["metrics"].keys() == {"privacy_spent"}
-        assert facts["samples"] == 24  # the number that may be known, not the true one
+        assert facts["samples"] == 24  # the number that may be known, which is not the true one
     last = RunFolder(tmp_path / "two").metrics()[-1]
     assert all(3 < c["privacy_spent"] <= 4 for c in last["centers"].values())
     assert "losses" not in last
 
 
 def test_a_private_center_counts_rounds_that_are_asked_for_again(make_private, tmp_path) -> None:
-    """Over another run, and for a coordinator that forgot: the ledger is the center's."""
+    """It counts them in another run and for a coordinator that forgot, because the ledger is the center's."""
     path, files = make_private(rounds=2)
     coordinate(InProcessGrid(files), load_config(path), tmp_path / "one")
     ledger = tmp_path / "state-1" / "privacy.json"
@@ -340,14 +340,14 @@ def test_a_private_center_counts_rounds_that_are_asked_for_again(make_private, t
     told = RunFolder(tmp_path / "two").metrics()[-1]["centers"]
     assert all("its privacy budget is spent" in c["abstained"] for c in told.values())
     assert json.loads(ledger.read_text()) == spent
-    for number in range(1, CENTERS + 1):  # what a center kept may be lost, its ledger may not
+    for number in range(1, CENTERS + 1):  # a center may lose what it kept, but not its ledger
         (tmp_path / f"state-{number}" / "privacy.json").write_text("{}")
     with pytest.raises(FedmtError, match="0 of 4 centers answered"):
         coordinate(InProcessGrid(files), load_config(path), tmp_path / "three")
 
 
 def test_a_private_center_refuses_what_would_break_it(make_private, make, tmp_path) -> None:
-    """Whatever the coordinator's plan says, and with a reason that tells nothing of the data."""
+    """It refuses whatever the coordinator's plan says, with a reason that reveals nothing about the data."""
     path, files = make(center=PRIVATE)
     with pytest.raises(FedmtError, match=r"center-1.* cannot be guaranteed: .*training.batch_norm: 'static'"):
         coordinate(InProcessGrid(files), load_config(path), tmp_path / "one")
@@ -358,7 +358,7 @@ def test_a_private_center_refuses_what_would_break_it(make_private, make, tmp_pa
 
 
 def test_a_private_center_sends_no_statistics_though_asked(make_private, tmp_path) -> None:
-    """A coordinator may ask for anything, whatever it planned."""
+    """A coordinator may ask for anything, regardless of its plan."""
     path, files = make_private(rounds=1)
     grid = InProcessGrid(files)
     coordinate(grid, load_config(path), tmp_path / "plain")
@@ -414,7 +414,7 @@ class Near(FedProx):
 
 
 def test_a_method_an_estimator_and_a_strategy_of_ones_own(make, tmp_path, monkeypatch) -> None:
-    """A center looks them up by the names that the coordinator's plan has."""
+    """A center looks them up by the names in the coordinator's plan."""
     (tmp_path / "fedmt_test_flower.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     path, files = make(
@@ -435,7 +435,7 @@ def test_a_method_an_estimator_and_a_strategy_of_ones_own(make, tmp_path, monkey
     for folder in ("local", "flower"):
         state = RunFolder(tmp_path / folder).load()
         assert state is not None
-        matrix = state.kept["center-1"]["correspondence"]  # trained, so uniform no longer
+        matrix = state.kept["center-1"]["correspondence"]  # it was trained, so it is no longer uniform
         assert matrix.std() > 1e-4
         torch.testing.assert_close(matrix.sum(0), torch.ones(10))
 
@@ -529,7 +529,7 @@ path = "center-{number}.csv"
 
 @pytest.mark.parametrize("kind", ["vectors", "tables"])
 def test_rows_of_a_table(tmp_path, quick, kind: str) -> None:
-    """Centers read files of their own; mean, deviation or schema come with the plan. Equal to the bit."""
+    """Centers read their own files, and the plan has the mean, deviation or schema. Bit-identical weights."""
     for number, name in enumerate(("reference", "center-1", "center-2")):
         rng = np.random.default_rng(number)
         lines = ["age,tsh,label"]
@@ -588,7 +588,7 @@ insecure = true
 
 
 def test_texts_are_hashed_at_their_center(tmp_path, monkeypatch, quick) -> None:
-    """With a table [data] of its own: the plan says how to hash, and no word is in any message."""
+    """With their own table [data]: the plan says how to hash, and no word is in any message."""
     shutil.copy(TOY, tmp_path)
     monkeypatch.chdir(tmp_path)
     for name, word in (("reference", "please"), ("Bonn", "zanzibar")):
@@ -614,8 +614,8 @@ def test_texts_are_hashed_at_their_center(tmp_path, monkeypatch, quick) -> None:
 
 
 def test_a_center_estimates_m_on_its_own_device(make, tmp_path, monkeypatch) -> None:
-    """Its labels and images lie where its model is. The meta device holds no values, but it refuses to mix
-    devices, as CUDA does: so what a center computes there ends where values are first looked at."""
+    """Its labels and images are on the device of its model. The meta device holds no values, but like CUDA it
+    refuses to mix devices. So a center's computation there ends where values are first read."""
     path, files = make(
         method='name = "fedmt"\ncorrespondence = "estimated"',
         training='batch_norm = "static-reference"',
@@ -643,7 +643,7 @@ def test_a_center_estimates_m_on_its_own_device(make, tmp_path, monkeypatch) -> 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["FedMT (T)", "FedMT (E)", "averaged M-hat", "FedRep with FedBN"])
 def test_centers_on_cuda(make, tmp_path, name) -> None:
-    """Every center's answer to every round is taken."""
+    """Every center's answer is accepted in every round."""
     told = {"center": "share_correspondence = true\nshare_metrics = true", "rounds": 2, "device": "cuda"}
     path, files = make(**{**COMBINATIONS[name], **told})
     coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
@@ -657,7 +657,7 @@ def test_centers_on_cuda(make, tmp_path, name) -> None:
 
 @pytest.mark.parametrize(("graphs", "workers"), [("graphs = true", 1), ("graphs = false", None), ("", None)])
 def test_the_coordinator_heeds_graphs(make, tmp_path, monkeypatch, graphs, workers) -> None:
-    """The config decides whether steps are captured. The reference center trains here, alone: one model."""
+    """The config decides whether steps are captured. Only the reference center trains here: one model."""
     path, files = make(top=graphs, rounds=1)
     engines = []
 
@@ -676,7 +676,7 @@ def test_the_coordinator_heeds_graphs(make, tmp_path, monkeypatch, graphs, worke
 
 
 class Clip(Transform):
-    """Scales an update down to a length of `limit` and adds noise; the coordinator scales it down again."""
+    """Scales an update down to a length of `limit` and adds noise. The coordinator scales it down again."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -694,7 +694,7 @@ class Clip(Transform):
 
 
 def use(monkeypatch, transform: Transform) -> None:
-    """As if the config asked for it."""
+    """Acts as if the config asked for it."""
     for place in ("training.run", "engines.flower.server", "engines.flower.center"):
         monkeypatch.setattr(f"fedmt.{place}.build_transforms", lambda config: (transform,))
 
@@ -711,10 +711,10 @@ def test_transforms_do_the_same_in_both_engines(make, tmp_path, monkeypatch, met
     transform = Clip(0.05)
     use(monkeypatch, transform)
     run(load_config(path), tmp_path / "local")
-    # Each update passes once through each hook, one center after the other.
+    # Each update passes through each hook once, one center after another.
     names = [f"center-{n}" for n in range(1, CENTERS + 1)]
     if method == "fedrep":
-        names.append("reference")  # its update counts in the mean, so it is treated as all are
+        names.append("reference")  # its update counts in the mean, so it is treated like the others
     expected = [(what, r, n) for r in (1, 2) for n in names for what in ("sent", "received")]
     assert transform.seen == expected
     transform.seen.clear()
@@ -747,8 +747,8 @@ def size(weights: dict[str, torch.Tensor]) -> int:
 
 
 def test_what_travels(make, tmp_path) -> None:
-    """A round costs the weights once each way; the statistics' exchange brings what the round then needs not
-    send again. Nothing but the documented facts comes back."""
+    """A round sends the weights once in each direction. What the exchange of statistics brings is not sent
+    again in the round. Nothing but the documented facts comes back."""
     path, files = make(method='name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"')
     grid = InProcessGrid(files)
     coordinate(grid, load_config(path), tmp_path / "flower")
@@ -796,7 +796,7 @@ def test_local_layers_stay(make, tmp_path) -> None:
     trained = [(sent, back) for kind, _, sent, back in grid.seen if kind == "train"]
     for number, (sent, back) in enumerate(trained):
         heads = [k for k in wire.tensors_of(sent, "weights") if ".fc." in k]
-        assert len(heads) == (2 if number < CENTERS else 0)  # its own, in the first round
+        assert len(heads) == (2 if number < CENTERS else 0)  # its own head, in the first round
         assert not [k for k in wire.tensors_of(back, "update") if ".fc." in k]
     state = RunFolder(tmp_path / "flower").load()
     assert state is not None
@@ -813,7 +813,7 @@ def test_half_the_bytes(make, tmp_path) -> None:
         assert len(content[name][wire.FORMAT].data) < 0.6 * size(model)
     run(load_config(path), tmp_path / "local")
     local = weights(tmp_path / "local")
-    # A bfloat16 has 8 significant bits; three rounds of it stay near, and are not the same.
+    # A bfloat16 has 8 significant bits, so the weights stay close over three rounds but are not the same.
     difference = max(float((model[k] - local[k]).abs().max()) for k in model if model[k].dim() >= 2)
     assert 0 < difference < 0.1
 
@@ -837,7 +837,7 @@ def test_shared_by_choice(make, tmp_path) -> None:
 
 
 def test_a_prior_leaves_its_center_by_choice_alone(make, tmp_path) -> None:
-    """Not with M-hat either; and the model of the coordinator knows what was sent."""
+    """It is not sent with M-hat either. The coordinator's model knows what was sent."""
     method = 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"'
     path, files = make(method=method, center="share_correspondence = true", rounds=1)
     willing = files[102]
@@ -924,7 +924,7 @@ def test_another_space_and_other_classes(make, tmp_path) -> None:
     files[101].write_text(files[101].read_text().replace("center-1", "center-3", 1))
     files[103].write_text(files[103].read_text().replace("center-3", "center-1", 1))
     grid = InProcessGrid(files)
-    coordinate(grid, load_config(path), tmp_path / "swapped")  # who sits where does not matter
+    coordinate(grid, load_config(path), tmp_path / "swapped")  # any node may have any center
     for classes, reason in (
         (["tops", "bottoms"], "its classes of 'department' are 'tops', 'bottoms', but"),
         (None, "it labels in 'shelf', but the federation's config says 'department'"),
@@ -986,7 +986,7 @@ def test_missing_centers(make, tmp_path) -> None:
 
 
 def test_a_broken_file_stays_at_its_center(make, tmp_path, caplog) -> None:
-    """The coordinator learns that there is a problem; file names and labels are in the center's log alone."""
+    """The coordinator learns that there is a problem. File names and labels are only in the center's log."""
     path, files = make()
     files[101].write_text(DATA.format(classes='["a", "b"]').replace("center-1.npz", "secret-name.npz"))
     config = path.read_text().replace("{ department = 2, layer = 1, garment = 1 }", "{ department = 4 }")
@@ -1029,7 +1029,7 @@ def test_what_data_say_of_themselves_is_in_the_centers_log(make, tmp_path, caplo
 
 
 def faulty(faults: dict[tuple[str, int], Callable[..., Any]]) -> Handle:
-    """A center's app whose answers are changed: by (center, round), a function of facts and update."""
+    """A center's app with changed answers: for each (center, round), a function of facts and update."""
 
     def handle(message: Message, context: Context) -> Message:
         reply = center_app.app(message, context)
@@ -1076,7 +1076,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_costs_its_round_alone(make, tmp_path, name) -> None:
-    """The center is left out of round 2, named, and back in round 3; the run is as if it had been absent."""
+    """The center is left out of round 2, named, and back in round 3. The run is as if it had been absent."""
     fault, reason = FAULTS[name]
     path, files = make(
         aggregation='name = "scaffold"',
@@ -1089,13 +1089,13 @@ def test_a_fault_costs_its_round_alone(make, tmp_path, name) -> None:
     assert reason in records[2]["center-2"]["left_out"]
     assert all("losses" in record for center, record in records[2].items() if center != "center-2")
     assert "losses" in records[3]["center-2"] and "losses" in records[1]["center-2"]
-    # In round 3 the center went on from round 1, the last one that counted.
+    # In round 3, the center continued from round 1, the last one that counted.
     asked = [wire.facts_of(s) for kind, node, s, _ in grid.seen if kind == "train" and node == 102]
     assert [f["accepted"] for f in asked][-1] == 1
 
 
 def test_without_a_guard_one_update_is_the_whole_mean(make, tmp_path) -> None:
-    """The attack that succeeds: every other center is there, and none of them counts any more."""
+    """Here the attack succeeds: all other centers are present, but none of them counts any more."""
     fault = faulty({("center-2", 2): FAULTS["scaled"][0]})
     found = {}
     for guard in ("clip", "none"):
@@ -1150,7 +1150,7 @@ def test_absurd_statistics_are_left_out_and_named(make, tmp_path, value, facts, 
 
 
 def test_samples_are_fixed_at_the_check_and_recorded(make, tmp_path) -> None:
-    """A center that says 1e9 later, or at once, does not become the whole mean."""
+    """A center that claims 1e9 samples, later or from the start, does not become the whole mean."""
     path, files = make(training='weights = "samples"\nbatch_norm = "static-reference"', rounds=2)
     grid = InProcessGrid(files, faulty({("center-2", 2): lambda f, u: ({**f, "samples": 10**9}, u)}))
     coordinate(grid, load_config(path), tmp_path / "later")
@@ -1175,14 +1175,14 @@ def test_too_few_answers_stop_the_run(make, tmp_path) -> None:
     grid = InProcessGrid(files, faulty({("center-2", 2): FAULTS["NaN"][0]}))
     with pytest.raises(FedmtError, match=r"Round 2: 3 of 4 centers answered.*'center-2': its update"):
         coordinate(grid, load_config(path), tmp_path / "flower")
-    # Started again, it goes on; and the fault has left nothing behind.
+    # When started again, it continues, and the fault has left no trace.
     coordinate(InProcessGrid(files), load_config(path), tmp_path / "flower")
     run(load_config(path), tmp_path / "local")
     assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
 
 
 def test_a_lost_state_folder(make, tmp_path) -> None:
-    """A center whose memory is gone says so, and begins anew in the round after."""
+    """A center whose memory is gone reports it, and starts again in the next round."""
     path, files = make(method='name = "fedrep"', training='batch_norm = "static-reference"')
 
     def handle(message: Message, context: Context) -> Message:
@@ -1199,7 +1199,7 @@ def test_a_lost_state_folder(make, tmp_path) -> None:
 
 
 def test_a_node_that_comes_back(make, tmp_path) -> None:
-    """As another node of Flower's, under its name: it is checked, and goes on with what it kept."""
+    """It returns under its name as a different Flower node, is checked, and continues with what it kept."""
     path, files = make(method=LEARNABLE)
     grid = InProcessGrid(files)
 
@@ -1237,10 +1237,10 @@ def test_a_node_that_never_answers_its_check_is_waited_for_once(quick, monkeypat
         before = grid.looks
         roll.update({})
         looks.append(grid.looks - before)
-    assert looks[0] > 1 and looks[1:] == [1, 1]  # still listened to
+    assert looks[0] > 1 and looks[1:] == [1, 1]  # it is still listened to
     grid.centers = {}
     roll.update({})
-    assert not roll._pending  # gone: its answer will never come
+    assert not roll._pending  # it is gone, so its answer will never come
 
 
 # -- a center's own file ------------------------------------------------------------------------------
@@ -1273,7 +1273,7 @@ def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:
     assert memory.load(None) == {}
     assert memory.load(6)["correspondence"][0, 0] == 6
     kept = sorted(p.name for p in memory.folder.iterdir())
-    assert kept == [f"round-00000{n}.safetensors" for n in (3, 4, 5, 6)]  # as far back as may be asked for
+    assert kept == [f"round-00000{n}.safetensors" for n in (3, 4, 5, 6)]  # as many as may be requested
     with pytest.raises(FedmtError, match="its memory of round 2 is missing"):
         memory.load(2)
     with pytest.raises(FedmtError, match="belongs to another center, run or round"):
@@ -1298,7 +1298,7 @@ def frozen(path: Path, head: str = "linear") -> None:
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_a_frozen_backbone_travels_once(make, tmp_path, monkeypatch, name) -> None:
-    """To the bit as in the local engine; each center makes its own features, once."""
+    """The weights are bit-identical to the local engine's, and each center makes its own features once."""
     made: list[str] = []
 
     def counted(*arguments: Any) -> torch.Tensor:
@@ -1318,7 +1318,7 @@ def test_a_frozen_backbone_travels_once(make, tmp_path, monkeypatch, name) -> No
     with_network = [kind for kind, _, sent, _ in grid.seen if "frozen" in sent]
     assert with_network == ["query.check"] * CENTERS
     for kind, _, sent, back in grid.seen:
-        if kind != "query.check":  # what travels in the rounds is the head: no weight of a convolution
+        if kind != "query.check":  # the rounds send only the head, and no convolution weight
             every = {**wire.tensors_of(sent, "weights"), **wire.tensors_of(back, "update")}
             assert all(v.dim() <= 2 for v in every.values())
     assert made == [f"Center 'center-{number}'" for number in range(1, CENTERS + 1)]

@@ -171,7 +171,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def vanishing(grid: Nodes, gone: dict[tuple[str, int], Iterable[str]]) -> None:
-    """By kind of message and round, who does not answer."""
+    """Makes centers silent, by kind of message and round."""
 
     def handle(message: Message, context: Context) -> Message:
         number = wire.facts_of(message.content)["round"]
@@ -213,7 +213,7 @@ def test_the_simulation_equals_the_deployment_to_the_bit(make, tmp_path, name) -
 
 
 def test_nothing_leaves_a_center_but_masked_numbers(make, tmp_path, monkeypatch) -> None:
-    """Of each answer: what it consists of, and that it tells nothing of the update that was trained."""
+    """Checks the content of each answer, and that it reveals nothing about the trained update."""
     trained: dict[str, np.ndarray] = {}
 
     def noted(update: Any) -> Any:
@@ -252,7 +252,7 @@ def test_nothing_leaves_a_center_but_masked_numbers(make, tmp_path, monkeypatch)
 
 
 def test_a_center_that_vanishes_is_left_out_and_the_sum_is_right(make, tmp_path) -> None:
-    """Before it masked, or between the messages: in the second case its update is in the sum."""
+    """It vanishes before masking, or between the messages. In the second case, its update is in the sum."""
     path, grid = make(training='batch_norm = "static-reference"', rounds=2)
     vanishing(grid, {("train", 1): ["center-2"], ("query.reveal", 2): ["center-3"]})
     coordinate(grid, load_config(path), tmp_path / "flower")
@@ -265,7 +265,7 @@ def test_a_center_that_vanishes_is_left_out_and_the_sum_is_right(make, tmp_path)
 def test_whenever_a_center_vanishes_the_sum_is_that_of_the_integers(
     make, tmp_path, monkeypatch, kind, in_sum
 ) -> None:
-    """During setup, before it masked, or between the messages: the unmasked sum next to what was encoded."""
+    """It vanishes during setup, before masking or between messages. The sum is that of what was encoded."""
     encoded: list[np.ndarray] = []
     totals: list[np.ndarray] = []
     encode, add_total = Layout.encode, SummedUpdates.add_total
@@ -291,7 +291,7 @@ def test_whenever_a_center_vanishes_the_sum_is_that_of_the_integers(
 
 
 def test_one_before_and_one_between_give_no_sum_and_no_wrong_one(make, tmp_path) -> None:
-    """The round is dropped: the model goes on as if no center had trained. The next round counts again."""
+    """The round is dropped, and the model continues as if no center had trained. The next round counts."""
     path, grid = make(training='batch_norm = "static-reference"', deployment="threshold = 3", rounds=2)
     vanishing(grid, {("train", 1): ["center-2"], ("query.reveal", 1): ["center-3"]})
     coordinate(grid, load_config(path), tmp_path / "flower")
@@ -311,7 +311,7 @@ def test_three_rounds_without_a_sum_stop_the_run(make, tmp_path) -> None:
 
 
 def test_a_run_that_is_started_again_goes_on(make, tmp_path) -> None:
-    """The coordinator dies after the seeds of round 2 were revealed: it asks again, and centers agree."""
+    """The coordinator dies after the seeds of round 2 were revealed. It asks again, and the centers agree."""
     path, grid = make(rounds=2)
     run(load_config(path), tmp_path / "local")
 
@@ -342,7 +342,7 @@ def test_a_coordinator_cannot_invent_a_peer(make, keys, tmp_path) -> None:
 
 
 def test_a_center_with_peers_sends_nothing_unmasked(make, tmp_path) -> None:
-    """The coordinator just does not ask for masks; without the rule, updates would leave as they are."""
+    """The coordinator does not ask for masks. Without the rule, updates would be sent unmasked."""
     path, grid = make(rounds=1)
     path.write_text(path.read_text().replace("secure_aggregation = true", ""))
     with pytest.raises(
@@ -356,7 +356,7 @@ def test_a_center_with_peers_sends_nothing_unmasked(make, tmp_path) -> None:
 
 
 def test_in_flowers_simulation_nobody_has_a_key(make, tmp_path) -> None:
-    """All nodes are one machine, and believe each other."""
+    """All nodes are on one machine and trust each other."""
     path, grid = make(training='batch_norm = "static-reference"', rounds=1)
     run(load_config(path), tmp_path / "local")
 
@@ -372,7 +372,7 @@ def test_in_flowers_simulation_nobody_has_a_key(make, tmp_path) -> None:
 
 
 def test_seeds_are_revealed_once(make, tmp_path) -> None:
-    """Whoever repeats the request, with the same centers or with one less, gets a refusal."""
+    """A repeated request, with the same centers or with one fewer, is refused."""
     path, grid = make(training='batch_norm = "static-reference"', rounds=1)
     refused: list[str] = []
 

@@ -1,10 +1,10 @@
 """The distributed engine over real SuperLink and SuperNode processes on loopback.
 
-The centers' nodes are fedmt's own, and so each center has a resident process; all others are Flower's
-commands. One deployment serves many tests, with tiny data and
-few rounds; `test_flower_in_process.py` has the many combinations. Two rounds show what a center remembers:
-the second one begins with what the first left on its disk. FedMT with a given correspondence runs in the
-simulation, and with an estimated one where the coordinator is killed. Whatever is started is ended.
+The centers' nodes are fedmt's own, so each center has a resident process. All other processes are Flower's
+commands. One deployment serves many tests, with tiny data and few rounds. `test_flower_in_process.py` has the
+many combinations. Two rounds show what a center remembers, because the second one starts with what the first
+left on its disk. FedMT runs with a given correspondence in the simulation, and with an estimated one in the
+test that kills the coordinator. All processes are ended.
 """
 
 import json
@@ -142,7 +142,7 @@ def until(happened: Callable[[], object], what: str, patience: float = 150.0) ->
 
 
 def finished(started: Started, patience: float = 420.0) -> str:
-    """What `flwr run` printed, when the run is over."""
+    """The output of `flwr run`, once the run is over."""
     until(lambda: not started.running, f"the end of the run:\n{started.output()}", patience)
     return started.output()
 
@@ -154,9 +154,9 @@ def assert_same(one: Path, two: Path) -> None:
     assert [k for k in a.weights if not torch.equal(a.weights[k], b.weights[k])] == []
 
 
-# Before the deployment is there, whose idle processes would take time from it.
+# This runs before the deployment exists, whose idle processes would slow it down.
 def test_simulation(tmp_path) -> None:
-    """`flwr run` on Flower's simulation engine: the same weights again."""
+    """`flwr run` on Flower's simulation engine gives the same weights again."""
     federation = write_config(tmp_path / "federation.toml", 'name = "fedmt"\nxi = 0.3', batch_norm="static")
     run(load_config(federation), tmp_path / "local")
     with Deployment(tmp_path) as running:
@@ -170,7 +170,7 @@ def test_simulation(tmp_path) -> None:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory) -> Iterator[Deployment]:
-    """A SuperLink and two nodes, with centers that fail when faults.json says so."""
+    """A SuperLink and two nodes, with centers that fail as faults.json tells them."""
     folder = tmp_path_factory.mktemp("deployment")
     write_app(folder / "app")
     (folder / "faults.json").write_text("{}")
@@ -185,20 +185,20 @@ def deployment(tmp_path_factory) -> Iterator[Deployment]:
             running.start_supernode(f"node-{number}", write_center(folder, number, federation))
         yield running
         started = [pid for process in running.started for pid in process.family()] + residents(folder)
-    # Nothing is left behind.
+    # No process is left behind.
     until(lambda: not any(map(alive, started)), "the end of all processes", 15)
 
 
 @pytest.fixture(scope="module")
 def side_by_side(deployment) -> dict[str, Started]:
-    """Two runs at once on the same nodes, which is quicker; they know nothing of each other."""
+    """Two runs at once on the same nodes, because this is faster. The runs are independent of each other."""
     folder = deployment.folder
     (folder / "faults.json").write_text(json.dumps({"center-2": {"1": "killed"}}))
     federation = write_config(
         folder / "kept.toml", 'name = "fedrep"', 'name = "scaffold"', batch_norm="running"
     )
     started = {"kept": deployment.start_run(folder / "app", federation, folder / "kept", "run-kept")}
-    # The nodes' centers label by department and by layer; this federation says otherwise.
+    # The nodes' centers label by department and by layer, but this federation says otherwise.
     federation = write_config(folder / "mismatch.toml", 'name = "fedmt"', spaces="layer = 1, department = 1")
     started["mismatch"] = deployment.start_run(
         folder / "app", federation, folder / "mismatch", "run-mismatch"
@@ -207,9 +207,9 @@ def side_by_side(deployment) -> dict[str, Started]:
 
 
 def test_same_result(deployment, side_by_side) -> None:
-    """The local engine and Flower end in the same weights, to the bit. FedRep with SCAFFOLD is the pair that
-    keeps most at the centers, on their disks: heads and control variates. The process of one center is killed
-    at the end of its part of round 1, before it could answer; a new one takes its message over."""
+    """The weights of the local engine and of Flower are bit-identical. FedRep with SCAFFOLD is the pair that
+    keeps most on the centers' disks: heads and control variates. The process of one center is killed at the
+    end of its part of round 1, before it can answer, and a new process takes over its message."""
     folder = deployment.folder
     said = finished(side_by_side["kept"])
     assert (folder / "kept" / "summary.json").exists(), said
@@ -221,12 +221,12 @@ def test_same_result(deployment, side_by_side) -> None:
 
 
 def test_two_nodes_on_one_machine_do_not_mix_up_their_centers(deployment, side_by_side) -> None:
-    """They have the same home and the same user. Each has a resident process, which wrote its log alone."""
+    """They have the same home and the same user. Each has a resident process, which alone wrote its log."""
     folder = deployment.folder
     finished(side_by_side["kept"])
     commands = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in residents(folder)]
     assert sorted({words[3] for words in commands}) == [str(folder / f"node-{n}.toml") for n in (1, 2)]
-    assert len({words[5] for words in commands}) == 2  # the nodes that they end with
+    assert len({words[5] for words in commands}) == 2  # the nodes whose end ends them
     sent = []
     for number in (1, 2):
         entries, problems = verify(folder / f"state-{number}" / "audit.jsonl")
@@ -234,7 +234,7 @@ def test_two_nodes_on_one_machine_do_not_mix_up_their_centers(deployment, side_b
         sent.append({e["message"] for e in entries if e["event"] == "sent"})
         assert (folder / f"state-{number}" / "resident").stat().st_mode & 0o777 == 0o700
     assert sent[0] and sent[1] and not sent[0] & sent[1]
-    # By the coordinator's log, each message went to the center whose own log has the answer.
+    # According to the coordinator's log, each message went to the center whose own log has the answer.
     entries, _ = verify(folder / "kept" / "audit.jsonl")
     for number, messages in zip((1, 2), sent, strict=True):
         asked = {
@@ -254,8 +254,8 @@ def test_a_mismatch_stops_the_run(deployment, side_by_side) -> None:
 
 
 def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
-    """FedMT (E), with the exchange of statistics. SIGKILL to the SuperLink and the ServerApp after round 1;
-    they are started again, go on from there, and nobody can tell from the weights."""
+    """FedMT (E) with the exchange of statistics. SIGKILL ends the SuperLink and the ServerApp after round 1.
+    They are started again and continue from there, and the weights are the same."""
     folder = deployment.folder
     method = (
         'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"\nprojection = "all"'
@@ -265,7 +265,7 @@ def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
     first = deployment.start_run(folder / "app", federation, folder / "killed", "run-killed")
 
     def saved() -> bool:
-        """Its metrics are written before its checkpoint: killed in between, a run goes on after round 0."""
+        """Metrics are written before the checkpoint. If killed in between, a run continues after round 0."""
         state = RunFolder(folder / "killed").load()
         return state is not None and state.round >= 1
 
@@ -281,8 +281,8 @@ def test_same_result_with_a_coordinator_that_was_killed(deployment) -> None:
 
 
 def test_faults(deployment) -> None:
-    """Each is left out of its round, named, and welcomed back: NaN, wrong shapes, a node that is killed while
-    it trains, a late answer, an answer for an unknown run."""
+    """Each center is left out of its round, named, and accepted again later. The faults are NaN, wrong
+    shapes, a node that is killed while it trains, a late answer, and an answer for an unknown run."""
     folder = deployment.folder
     method = (
         'name = "fedmt"\nxi = 0.05\ncorrespondence = "estimated"\nestimator = "learnable"\nprojection = "all"'
@@ -316,7 +316,7 @@ def test_faults(deployment) -> None:
         assert f"center '{name}' is left out" in said
     fine = [(1, "center-1"), (2, "center-3"), (3, "center-1"), (3, "center-2")]
     assert [place for place in fine if "left_out" in records[place[0]][place[1]]] == []
-    # The killed center went on with the M-hat of round 1: it was asked for it, and had it.
+    # The killed center continued with the M-hat of round 1, which it was asked for and still had.
     state = RunFolder(folder / "faults").load()
     assert state is not None and int(state.kept["center-1"]["accepted"]) == 3
     assert len(list((folder / "state-1").rglob("round-000001.safetensors"))) >= 1

@@ -1,4 +1,4 @@
-"""A center's resident process and the relay to it; `test_flower_processes.py` has them in a federation."""
+"""A center's resident process and the relay to it. `test_flower_processes.py` tests them in a federation."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ CENTER = 'name = "Berlin"\nstate = "{state}"\n'
 
 @pytest.fixture
 def center(tmp_path) -> Path:
-    """Its state folder's path is too long for a socket."""
+    """A center whose state folder has too long a path for a socket."""
     path = tmp_path / "center.toml"
     path.write_text(CENTER.format(state=f"state-{'x' * 100}"))
     return path
@@ -29,7 +29,7 @@ def center(tmp_path) -> Path:
 
 @dataclass
 class Serving:
-    """A resident in a thread of this process. node: close it to end the node. answered: what it was asked."""
+    """A resident in a thread of this process. node: close it to end the node. answered: past requests."""
 
     home: Residence
     node: int
@@ -45,7 +45,7 @@ class Serving:
 
 @pytest.fixture
 def serving(center, monkeypatch) -> Iterator[Callable[..., Serving]]:
-    """Starts one. idle: in seconds. code: what it is loaded from."""
+    """Starts a resident. idle: in seconds. code: the code that it is loaded from."""
     started: list[Serving] = []
 
     def start(idle: float = 60.0, code: resident.Code | None = None) -> Serving:
@@ -117,7 +117,7 @@ def test_one_of_another_center_or_node_is_replaced(serving, of) -> None:
 
 
 def test_one_whose_code_has_changed_is_replaced(serving, tmp_path, monkeypatch) -> None:
-    """Also by a module of the center's own, which a message was the first to import."""
+    """A change of the center's own module counts too, even if a message was the first to import it."""
     source = tmp_path / "own_network.py"
     source.write_text("width = 1\n")
     spec = importlib.util.spec_from_file_location("own_network", source)
@@ -131,7 +131,7 @@ def test_one_whose_code_has_changed_is_replaced(serving, tmp_path, monkeypatch) 
 
 
 def test_strangers(serving, monkeypatch) -> None:
-    """Neither side talks to another user."""
+    """Neither side communicates with another user."""
     one = serving()
     monkeypatch.setattr(resident, "owner", lambda connection: os.geteuid() + 1)
     assert one.ask("0") == b"" and one.answered == []
@@ -173,9 +173,9 @@ seen = os.fstat(files[0]).st_size
     ("does", "more", "status", "starts"),
     [
         ("relay.send(b'0')", "", 0, 1),
-        # Before it has the message, which can then be answered elsewhere.
+        # It fails before it has the message, which can then be answered elsewhere.
         ("os.kill(os.getpid(), signal.SIGKILL)", "", None, 2),
-        # With the message: the next one has it. That one ends as well, and it is given up.
+        # It fails with the message, so the next one gets it. That one fails too, and the message is given up.
         ("os.write(files[0], b'message'); os.kill(os.getpid(), signal.SIGKILL)", "", 1, 2),
         ("relay.send(b'0') if seen else os.write(files[0], b'message')", "", 0, 2),
         # A private center has paid for the round.
@@ -204,7 +204,7 @@ def test_a_busy_resident_is_not_waited_for(center, monkeypatch) -> None:
 
 
 def test_a_resident_that_cannot_be_had_is_done_without(center, monkeypatch, capsys) -> None:
-    """Also for a center.toml that is broken, of which the center's own process then tells the coordinator."""
+    """The same holds for a broken center.toml, which the center's own process reports to the coordinator."""
     run: list[list[str]] = []
     monkeypatch.setattr(sys, "argv", ["clientapp", "--parent-pid", "1"])
     monkeypatch.setattr(clientapp.os, "execv", lambda program, words: run.append(words))
@@ -233,7 +233,7 @@ def test_the_relay_imports_nothing_but_pythons_own() -> None:
 )
 def test_a_node_tells_its_programs_of_its_own_center(tmp_path, monkeypatch, config, center) -> None:
     monkeypatch.setattr(os, "execvp", lambda *_: None)
-    monkeypatch.setenv("PATH", os.environ["PATH"])  # to be put back
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # to be restored
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     monkeypatch.setenv(clientapp.CENTER, "of another node")
     node.main(["--superlink", "127.0.0.1:1", "--insecure", "--node-config", config])

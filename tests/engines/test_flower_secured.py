@@ -1,4 +1,4 @@
-"""Flower with TLS and node authentication: who is let in, and the example of docs/guides/deployment.md."""
+"""Flower with TLS and node authentication: who is admitted, and the example of docs/guides/deployment.md."""
 
 import http.client
 import os
@@ -48,7 +48,7 @@ needs_faketime = pytest.mark.skipif(
 
 
 def reached(port: int, path: str, authority: Path) -> int:
-    """The status of a request as Flower's own programs make it. The path goes out as it is written."""
+    """The status of a request made in the way of Flower's own programs. The path is sent as written."""
     trusted = ssl.create_default_context(cafile=str(authority))
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted, timeout=30)
     try:
@@ -77,8 +77,8 @@ AROUND = (
 
 @dataclass
 class Demo:
-    """What the demo did. direct, outside: while it trained, the status of each path of the SuperLink itself,
-    and through the proxy."""
+    """The result of the demo. direct, outside: the status of each path while it trained, at the SuperLink
+    itself and through the proxy."""
 
     out: Path
     said: str
@@ -89,7 +89,7 @@ class Demo:
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, warm) -> Demo:
     """The tutorial of docs/guides/deployment.md: TLS, node authentication, names bound to keys, secure
-    aggregation, nginx."""
+    aggregation, and nginx."""
     out = tmp_path_factory.mktemp("hospitals") / "out"
     options = ["--out", str(out), "--rounds", "1", "--samples", "40"]
     program = f"import runpy; runpy.run_path({str(HOSPITALS / 'demo.py')!r}, run_name='__main__')"
@@ -103,7 +103,7 @@ def hospitals(tmp_path_factory, warm) -> Demo:
         said = ""
         for line in demo.stdout:
             said += line
-            if line.startswith("round 0"):  # round 1 runs, at the hospitals
+            if line.startswith("round 0"):  # round 1 is running at the hospitals
                 ports = {name: int(port) for name, port in re.findall(r"(\w+) on 127.0.0.1:(\d+)", said)}
                 authority = out / "keys" / "ca.crt"
                 for path in (*INSIDE, *AROUND) if "nginx" in ports else ():
@@ -115,7 +115,7 @@ def hospitals(tmp_path_factory, warm) -> Demo:
 
 
 def test_the_hospitals(hospitals: Demo) -> None:
-    """With data of the centers' own."""
+    """The centers use their own data."""
     for word in ("garment", "department", "layer", "Everything that was started has ended."):
         assert word in hospitals.said
     folder = hospitals.out / "coordinator" / "run"
@@ -123,8 +123,8 @@ def test_the_hospitals(hospitals: Demo) -> None:
     assert [m["round"] for m in metrics] == [0, 1]
     centers = metrics[1]["centers"]
     assert set(centers) == {"Berlin", "Lyon", "Oslo"} and not any("left_out" in c for c in centers.values())
-    assert all(record == {} for record in centers.values())  # with secure aggregation nothing is known of one
-    # What a center keeps is with it, and M-hat is with the coordinator where it was let out.
+    assert all(record == {} for record in centers.values())  # secure aggregation reveals nothing about them
+    # What a center keeps stays with it, and the coordinator has M-hat if the center shared it.
     assert list((hospitals.out / "lyon" / "state").rglob("round-000001.safetensors"))
     state = RunFolder(folder).load()
     assert state is not None
@@ -132,7 +132,7 @@ def test_the_hospitals(hospitals: Demo) -> None:
 
 
 def test_the_hospitals_are_known_by_their_keys(hospitals: Demo) -> None:
-    """By those that Flower authenticated; and both sides' logs say the same of what was sent."""
+    """They are the keys that Flower authenticated, and the logs of both sides agree about what was sent."""
     entries, problems = verify(hospitals.out / "coordinator" / "run" / "audit.jsonl")
     assert problems == []
     keys = {e["center"]: e["key"] for e in entries if e["event"] == "connected"}
@@ -148,7 +148,8 @@ def test_the_hospitals_are_known_by_their_keys(hospitals: Demo) -> None:
 
 @needs_nginx
 def test_nothing_but_the_fleet_is_reached_while_a_federation_trains(hospitals: Demo) -> None:
-    """examples/deployment/nginx.conf. Without it, anyone lists the runs and takes the coordinator's tasks."""
+    """Tests examples/deployment/nginx.conf. Without it, anyone can list the runs and take the coordinator's
+    tasks."""
     assert hospitals.direct["/v1/control/list-runs"] == 200
     assert all(hospitals.direct[path] not in (403, 404) for path in INSIDE)
     assert set(hospitals.outside.values()) == {403}
@@ -171,7 +172,7 @@ def running(tmp_path_factory) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def nodes(running) -> dict[str, Started]:
-    """Nodes of all kinds, started together; the second of one key after the first is there."""
+    """Nodes of all kinds, started together. The second node of a key starts once the first is online."""
     folder = running.folder
     make_keys(folder / "other-keys", ["127.0.0.1"], [])
     center = folder / "center.toml"
@@ -188,7 +189,7 @@ def nodes(running) -> dict[str, Started]:
 
 
 def output(node: Started, words: str, patience: float = 90.0) -> str:
-    """What a node printed, once these words are in it or the node has ended."""
+    """The output of a node, once it contains these words or the node has ended."""
     deadline = time.monotonic() + patience
     while words not in node.output() and node.running:
         assert time.monotonic() < deadline, f"waited in vain for '{words}':\n{node.output()}"
@@ -210,8 +211,8 @@ def test_a_registered_node_is_let_in(nodes) -> None:
     ],
 )
 def test_others_are_refused(nodes, kind, words) -> None:
-    """An unregistered key, a certificate of another authority and plain text: no node comes of them. Nor of a
-    key whose node is online, which goes on."""
+    """An unregistered key, a certificate of another authority and plain text give no node. Neither does a key
+    whose node is online, and that node continues."""
     printed = output(nodes[kind], words)
     assert words in printed and "SuperNode ID" not in printed
     assert nodes["registered"].running
@@ -248,7 +249,7 @@ def check(message, context):
 
 
 def test_code_that_the_coordinator_sends_does_not_run(running, nodes) -> None:
-    """Flower would run it: the app that a coordinator sends names its own ClientApp."""
+    """Flower would run it, because the app that a coordinator sends names its own ClientApp."""
     folder = running.folder
     app = write_app(folder / "evil-app", "evil-app", "evil:server", "evil:app")
     (app / "evil.py").write_text(EVIL.format(folder=folder))
@@ -276,7 +277,7 @@ def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, s
     words = ["--superlink", f"127.0.0.1:{running.port}", "--root-certificates", str(running.keys / "ca.crt")]
     started: list[list[str]] = []
     monkeypatch.setenv("FLWR_HOME", str(running.folder / "home"))
-    monkeypatch.setenv("PATH", os.environ["PATH"])  # to be put back
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # to be restored
     monkeypatch.setattr(node.os, "execvp", lambda program, words: started.append(words))
     if said:
         with pytest.raises(FedmtError, match=rf"clock is about \d+ s {said} the coordinator's"):
@@ -292,7 +293,7 @@ def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, s
 @needs_faketime
 @pytest.mark.parametrize(("shift", "said"), [("+60s", "60 s ahead of"), ("-400s", "400 s behind")])
 def test_a_node_on_a_machine_with_a_wrong_clock_says_so(running, monkeypatch, shift, said) -> None:
-    """The process that a center starts, with all that it asks the system for the time. At -400 s, the
+    """Tests the real process of a center with a shifted system clock. At -400 s, the
     certificate of this test is not yet valid."""
     monkeypatch.setitem(running.environment, "FAKETIME", shift)
     monkeypatch.setitem(running.environment, "LD_PRELOAD", FAKETIME)
@@ -318,7 +319,7 @@ def test_the_tolerances_are_flowers() -> None:
     ],
 )
 def test_the_units_of_systemd(unit, program, parser) -> None:
-    """The commands are those that Flower understands."""
+    """The units contain commands that Flower understands."""
     text = (HOSPITALS.parent / "deployment" / f"{unit}.service").read_text().replace("\\\n", " ")
     (command,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert command.startswith(program)

@@ -1,7 +1,7 @@
-"""Who is who, and what an answer from outside can do: attacks on a federation whose names are bound to keys.
+"""Identities, and what an answer from outside can do: attacks on a federation whose names are bound to keys.
 
-Without processes, on rows of a table, so that an attack costs a fraction of a second. Real nodes with keys
-are in `test_flower_secured.py`.
+The tests use no processes and train on rows of a table, so that an attack costs a fraction of a second.
+`test_flower_secured.py` has real nodes with keys.
 """
 
 import json
@@ -89,7 +89,7 @@ Change = Callable[[dict[str, Any], RecordDict], None]
 
 
 class Nodes(Grid):
-    """Flower's grid without processes, whose nodes have keys. Each answers at once, by `handle`."""
+    """Flower's grid without processes, with nodes that have keys. Each answers immediately, by `handle`."""
 
     def __init__(self) -> None:
         self.files: dict[int, Path] = {}
@@ -171,7 +171,7 @@ class Federation:
         (self.folder / "federation.toml").write_text(text)
 
     def center(self, name: str, node: int, key: str | None = None, more: str = "") -> Path:
-        """A node whose center.toml gives `name`, authenticated with the key of `key`."""
+        """A node whose center.toml states `name`, authenticated with the key of `key`."""
         path = self.folder / f"{name}-{node}.toml"
         path.write_text(OWN.format(name=name, more=more))
         self.grid.files[node] = path
@@ -213,7 +213,7 @@ def federation(files, tmp_path, monkeypatch) -> Federation:
 
 
 def left_out(records: list[dict[str, Any]]) -> dict[str, str]:
-    """Of the last round."""
+    """The centers that were left out of the last round, and why."""
     return {name: record["left_out"] for name, record in records[-1].items() if "left_out" in record}
 
 
@@ -221,8 +221,8 @@ def change(
     federation: Federation, name: str, changed: Change, kind: str = "train",
     rounds: Iterable[int] = (2,), signer: str | None = None,
 ) -> None:  # fmt: skip
-    """Center `name` answers with facts and content that `changed` has been at, and signs it; `signer`: with
-    the key of another, '' not at all."""
+    """Center `name` answers with facts and content changed by `changed`, and signs the answer. signer: the
+    center whose key is used instead, or '' for no signature."""
 
     def handle(message: Message, context: Context) -> Message:
         reply = center_app.app(message, context)
@@ -239,7 +239,7 @@ def change(
 
 
 def put(**facts: Any) -> Callable[[dict[str, Any], RecordDict], None]:
-    """Facts of its own in the answer, whether JSON can say them or not."""
+    """Puts these facts into the answer, whether or not JSON can express them."""
 
     def changed(before: dict[str, Any], content: RecordDict) -> None:
         before.update(facts)
@@ -252,7 +252,7 @@ def put(**facts: Any) -> Callable[[dict[str, Any], RecordDict], None]:
 
 
 def test_fingerprints_are_those_of_ssh() -> None:
-    """The key and the fingerprint as ssh-keygen (OpenSSH 9.2) wrote them."""
+    """The key and the fingerprint are those that ssh-keygen (OpenSSH 9.2) wrote."""
     line = (
         b"ecdsa-sha2-nistp384 AAAAE2VjZHNhLXNoYTItbmlzdHAzODQAAAAIbmlzdHAzODQAAABhBNQfLtnvP5O9tg0f0AeySPMp5Z"
         b"Buf0m+bjLyrWqQ3GPKGe1gf6Hiu+13A2uuY0t9zGMqmVcoFT8X5zJDTGkN0kLYWfMxSnajXVU/oexO4Pr8MYLgw+omO8HAy+dZvNLYbg=="
@@ -284,7 +284,7 @@ def test_an_unknown_key_is_not_asked(federation, caplog) -> None:
 
 
 def test_a_key_of_one_center_does_not_open_the_door_of_another(federation) -> None:
-    """Lyon's key is good. Its node says that it is Berlin, which is online."""
+    """Lyon's key is good, but its node claims to be Berlin, which is online."""
     federation.center("Berlin", 2, key="Lyon", more='key = "keys/Lyon"')
     with pytest.raises(FedmtError, match=r"Center 'Lyon': its node answers for center 'Berlin', which has"):
         federation.run()
@@ -300,15 +300,15 @@ def test_a_second_node_with_the_same_key_is_refused(federation, caplog) -> None:
 
 @pytest.mark.parametrize("later", [False, True])
 def test_without_keys_a_name_that_is_online_is_not_taken_over(federation, caplog, later) -> None:
-    """A second node with the same center.toml starts, then stops: the original goes on."""
+    """A second node with the same center.toml starts, then stops. The original continues."""
     federation.write(keys=False, deployment="insecure = true")
     second = federation.folder / "Berlin-1.toml"
 
     def before_round(number: int) -> None:
         if number == 1 and not later:
-            federation.grid.files.pop(9, None)  # stops
+            federation.grid.files.pop(9, None)  # it stops
         elif number == 1:
-            federation.grid.files[9] = second  # starts, and is asked before round 2
+            federation.grid.files[9] = second  # it starts, and is asked before round 2
 
     federation.grid.before_round = before_round
     if not later:
@@ -330,7 +330,7 @@ def test_without_keys_a_node_may_replace_one_that_is_silent_or_gone(federation) 
 
     federation.grid.before_round = before_round
     federation.run()
-    assert ("train", 9) in federation.grid.asked  # it was left aside first, and asked again
+    assert ("train", 9) in federation.grid.asked  # it was ignored first, and asked again
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_a_key_may_change_when_a_run_goes_on(federation) -> None:
     federation.run()
     path = federation.folder / "federation.toml"
     path.write_text(path.read_text().replace(federation.fingerprints["Oslo"], "SHA256:" + "A" * 43))
-    coordinate(federation.grid, load_config(path), federation.out)  # finished: nothing is asked again
+    coordinate(federation.grid, load_config(path), federation.out)  # finished, so nothing is asked again
 
 
 # -- signatures ---------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def scaled(facts: dict[str, Any], content: RecordDict) -> None:
 
 @pytest.mark.parametrize("signer", ["", "Lyon", "Mallory"])
 def test_a_forged_answer_is_left_out(federation, signer) -> None:
-    """Another node pushes it under Berlin's id: with Berlin's signature of something else, or its own."""
+    """Another node sends it under Berlin's id, with Berlin's signature of something else or with its own."""
     change(federation, "Berlin", scaled, signer=signer)
     found = left_out(federation.run())
     assert found == {"Berlin": "its answer is not signed with its own key, or it was changed in transit"}
@@ -392,7 +392,7 @@ def test_a_forged_answer_is_left_out(federation, signer) -> None:
 
 
 def test_an_answer_cannot_be_played_again(federation) -> None:
-    """Berlin's true answer to round 1, as its answer to round 2, with the round in it changed or not."""
+    """Berlin's true answer to round 1 is sent for round 2, with or without the round in it changed."""
     kept: list[RecordDict] = []
 
     def replay(facts: dict[str, Any], content: RecordDict) -> None:
@@ -414,7 +414,7 @@ def test_a_signature_covers_every_part(federation) -> None:
     assert left_out(federation.run()) == {"Berlin": "a message with a record 'extra' that is not fedmt's"}
 
 
-# -- whatever an answer can do wrong is its center's problem alone ------------------------------------
+# -- whatever an answer does wrong is only its center's problem ---------------------------------------
 
 
 def deep(facts: dict[str, Any], content: RecordDict) -> None:
@@ -450,7 +450,7 @@ MALFORMED: dict[str, tuple[Callable[[dict[str, Any], RecordDict], None], str]] =
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_answer_is_left_out(federation, name) -> None:
-    """Signed by a good key: the center is registered, and compromised. The others go on."""
+    """Signed with a good key: the center is registered, but compromised. The others continue."""
     changed, reason = MALFORMED[name]
     federation.write(weights="samples")
     change(federation, "Berlin", changed, signer="" if name in ("no facts", "no tensors") else None)
@@ -462,7 +462,7 @@ def test_a_malformed_answer_is_left_out(federation, name) -> None:
 
 
 def test_an_answer_that_nobody_thought_of_is_left_out(federation, monkeypatch) -> None:
-    """Whatever an answer makes the coordinator's own code do, it costs that center alone."""
+    """Whatever an answer makes the coordinator's own code do, only that center is affected."""
     own = FlowerEngine._shared
 
     def raising(engine: FlowerEngine, center: Member, found: Any) -> Any:
@@ -496,7 +496,7 @@ def test_malformed_statistics_are_left_out(federation, name) -> None:
     ],
 )
 def test_a_malformed_check_harms_nobody_else(federation, changed, caplog) -> None:
-    """A mismatch that can be named is somebody's mistake and stops the run. This is neither."""
+    """A mismatch that can be named is someone's mistake and stops the run. A malformed check does not."""
     change(federation, "Berlin", changed, "query.check", (0,))
     records = federation.run()
     assert left_out(records) == {"Berlin": "it is not connected"}
@@ -547,7 +547,7 @@ def test_names_of_tensors_forge_no_line(federation, caplog) -> None:
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_a_broken_center_file_in_mid_run(federation, caplog, keys) -> None:
-    """Only that there was an error reaches the coordinator: no path, no word of the parser."""
+    """The coordinator learns only that there was an error, without a path or a word of the parser."""
     federation.write(keys=keys, deployment="" if keys else "insecure = true")
     file = federation.grid.files[1]
 
@@ -561,14 +561,14 @@ def test_a_broken_center_file_in_mid_run(federation, caplog, keys) -> None:
     records = federation.run()
     for number in (1, 2):
         assert records[number]["Berlin"]["left_out"].endswith("its center.toml has a problem")
-    assert "Berlin-1.toml" in caplog.text  # in the center's own log
+    assert "Berlin-1.toml" in caplog.text  # it is in the center's own log
     for name in ("metrics.jsonl", "audit.jsonl"):
         text = (federation.out / name).read_text()
         assert "secret" not in text and "toml:" not in text and str(federation.folder) not in text
 
 
 def test_a_broken_center_file_before_a_run_without_keys(federation) -> None:
-    """Nobody knows whose node it is, but what is wrong with it is said."""
+    """The owner of the node is unknown, but its problem is reported."""
     federation.write(keys=False, deployment="insecure = true\nmin_centers = 3")
     federation.grid.files[1].write_text("name = 'secret-project")
     with pytest.raises(FedmtError, match=r"'Berlin' had not .* node 1: its center.toml has a problem.$"):
@@ -578,7 +578,7 @@ def test_a_broken_center_file_before_a_run_without_keys(federation) -> None:
 @pytest.mark.parametrize("kind", ["query.check", "train", "query.statistics"])
 @pytest.mark.parametrize("facts", [{}, {"run": {}, "round": []}, {"run": "../..", "round": 1, "plan": 5}])
 def test_a_message_that_is_not_fedmts_is_answered_without_a_word_of_why(federation, kind, facts) -> None:
-    """Flower would send the text of an exception, with whatever is in it."""
+    """Flower would send the text of an exception, with everything in it."""
     message = Message(wire.message(facts), 1, kind)
     message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
     config = {"center": str(federation.grid.files[1])}
@@ -619,14 +619,14 @@ def network(classes, features):
 
 @pytest.mark.parametrize("allow", ["", 'allow = ["built-in", "fedmt_evil:other"]'])
 def test_a_plan_does_not_make_a_center_import_code(federation, monkeypatch, allow) -> None:
-    """The coordinator's own folder has the module, and so has the center's: nobody there allowed it."""
+    """Both the coordinator's and the center's folder have the module, but the center did not allow it."""
     (federation.folder / "fedmt_evil.py").write_text(EVIL)
     monkeypatch.chdir(federation.folder)
     federation.write(backbone="fedmt_evil:network", more=allow)
     imports: list[bool] = []
 
     def handle(message: Message, context: Context) -> Message:
-        (federation.folder / "imported").unlink(missing_ok=True)  # by the coordinator
+        (federation.folder / "imported").unlink(missing_ok=True)  # left by the coordinator
         monkeypatch.delitem(sys.modules, "fedmt_evil", raising=False)
         reply = center_app.app(message, context)
         imports.append((federation.folder / "imported").exists())
@@ -662,7 +662,7 @@ def test_a_mistake_in_allow(federation) -> None:
 
 
 def test_the_logs_of_both_sides_agree(federation) -> None:
-    """What Berlin says that it sent is what the coordinator says that it received, and no value is in it."""
+    """What Berlin logs as sent is what the coordinator logs as received, and the logs contain no values."""
     federation.run()
     entries, problems = verify(federation.folder / "state-Berlin" / "audit.jsonl")
     assert problems == []

@@ -1,4 +1,4 @@
-"""The engine's promises: reproducible to the bit, order and absence do not matter, abstaining is harmless."""
+"""The engine's promises: bit-identical runs, order and absence do not matter, and abstaining is harmless."""
 
 from dataclasses import dataclass, replace
 
@@ -62,12 +62,12 @@ def test_same_seed_same_bits(make_federation, make_model, correspondence):
 
 
 def test_a_round_is_a_function_of_the_state(make_federation, make_model):
-    """What resuming stands on: another engine goes on from a state to the same weights."""
+    """Resuming relies on this: another engine continues from a state to the same weights."""
     first = engine(make_federation(), make_model)
     state, _ = rounds(first, 1)
     expected, _ = first.round(state)
     fresh = engine(make_federation(), make_model)
-    rounds(fresh, 2)  # its model now holds other weights; they must not matter
+    rounds(fresh, 2)  # its model now holds other weights, which must not matter
     found, _ = fresh.round(state)
     assert same(expected, found)
 
@@ -79,7 +79,7 @@ def test_neither_order_nor_absence_changes_what_a_center_computes(make_federatio
     two, _ = rounds(engine(reversed_, make_model), 1)
     assert same(one, two)
     alone = replace(whole, centers=whole.centers[1:2])
-    # Pooled statistics depend on who is there; with the reference center's alone, all else is equal.
+    # Pooled statistics depend on who is present. With only the reference center's, all else is equal.
     method = FedMT(replace(QUICK, batch_norm="static-reference"), VIEWS, xi=0.6)
     _, with_others = rounds(engine(whole, make_model, method), 1)
     _, without = rounds(engine(alone, make_model, method), 1)
@@ -96,7 +96,7 @@ def test_all_abstain_and_nothing_is_harmed(make_federation, make_model):
     after, record = running.round(before)
     assert all("abstained" in c for c in record["centers"].values())
     assert same(before, after)
-    # The reference center still trains where it has epochs.
+    # The reference center still trains if it has epochs.
     method = FedMT(QUICK, VIEWS, xi=1 - 1e-12, soft=False)
     running = engine(make_federation(), make_model, method)
     before, _ = running.start()
@@ -138,7 +138,7 @@ def test_a_center_that_diverges_is_left_out_and_named(make_federation, make_mode
 
 
 def test_centers_with_the_wanted_labels_and_with_none(make_federation, make_model):
-    """SemiFL's case and the identity: both are centers too, beside one that labels otherwise."""
+    """SemiFL's case and the identity: both are valid centers, alongside one that labels differently."""
     whole = make_federation()
     first, second, third = whole.centers
     mixed = replace(
@@ -174,7 +174,7 @@ def test_a_center_without_a_known_correspondence_estimates_it(make_federation, m
 
 
 def test_training_never_reads_the_truth(make_federation, make_model):
-    """The hidden wanted labels measure pseudo-labels; scrambling them must not move a weight."""
+    """The hidden wanted labels only measure pseudo-labels, so scrambling them must not change a weight."""
     whole = make_federation()
     scrambled = replace(whole, centers=tuple(replace(c, truth=(c.truth + 1) % 10) for c in whole.centers))
     one, right = rounds(engine(whole, make_model), 1)
@@ -192,7 +192,7 @@ def test_batch_norm_modes(make_federation, make_model, batch_norm):
 
 
 def test_static_statistics_are_those_of_the_plain_images(make_federation, make_model):
-    """The first layer's statistics must be the mean over all centers' un-augmented images."""
+    """The first layer's statistics must be the mean over the un-augmented images of all centers."""
     federation = make_federation()
     running = engine(federation, make_model)
     state, _ = running.start()
@@ -208,7 +208,7 @@ def test_static_statistics_are_those_of_the_plain_images(make_federation, make_m
 
 
 def test_statistics_of_many_images_are_of_some_that_are_spread_over_all(make_model):
-    """2,500 images sorted from dark to bright: the first thousand alone would say another mean."""
+    """2,500 images are sorted from dark to bright, so the first thousand alone would give another mean."""
     images = torch.arange(2500).mul(255).div(2499).to(torch.uint8)[:, None, None, None].expand(-1, 1, 28, 28)
     space = LabelSpace("f", ["a", "b"])
     reference = Center("r", images.clone(), space, torch.arange(2500) % 2)
@@ -233,7 +233,7 @@ def test_single_leaves_the_centers_alone(make_federation, make_model):
 
 
 def test_weights_by_samples(make_federation, make_model):
-    """With one big and one small center the two weightings differ; with equal sizes they do not."""
+    """With one big and one small center, the two weightings differ. With equal sizes, they do not."""
     whole = make_federation()
     by_samples = FedMT(replace(QUICK, weights="samples"), VIEWS, xi=0.6)
     equal, _ = rounds(engine(whole, make_model), 1)
@@ -265,7 +265,7 @@ def test_random_numbers_depend_on_seed_round_and_name_alone():
 
 
 def test_accuracy_by_projection_is_counted_right(make_model):
-    """Two wanted classes, told apart by brightness, in one class of the other space."""
+    """Two wanted classes that differ in brightness belong to one class of the other space."""
     fine, coarse = LabelSpace("f", ["a", "b", "c"]), LabelSpace("c", ["ab", "c"])
     m = Correspondence([[1, 1, 0], [0, 0, 1]], fine, coarse)
     images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
@@ -314,7 +314,7 @@ def test_test_sets_of_one_space_count_as_one(make_federation, make_model):
 
 @pytest.mark.parametrize("samples", [1, 669])
 def test_any_number_of_images_has_statistics(make_model, samples):
-    """669 is one more than a batch of statistics on a CPU; one is as few as a center can have."""
+    """669 is one more than a batch for statistics on a CPU, and one is the fewest a center can have."""
     space = LabelSpace("f", ["a", "b"])
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (samples, 1, 28, 28), generator=generator, dtype=torch.uint8)
@@ -345,7 +345,7 @@ def test_a_device_that_is_not_there_is_an_error():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_makes_the_same_batches_and_close_weights(make_federation, make_model):
-    """The same few steps on both devices in float32; more of them would drift apart by rounding alone."""
+    """The same few steps on both devices in float32. More steps would drift apart by rounding alone."""
     federation = make_federation()
     training = replace(QUICK, warmup_epochs=1, reference_epochs=0, learning_rate=0.01)
     method = FedMT(training, VIEWS, xi=0.1)
@@ -357,7 +357,7 @@ def test_cuda_makes_the_same_batches_and_close_weights(make_federation, make_mod
 
 
 def test_numbers_of_a_center_are_drawn_from_its_own_stream(make_federation, make_model):
-    """The plan of a center is a function of its generator: same stream, same batches."""
+    """The plan of a center is a function of its generator: the same stream gives the same batches."""
     federation = make_federation()
     predictions = torch.full((40, 10), 0.1)
     predictions[:, 0] = 0.99

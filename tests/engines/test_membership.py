@@ -1,4 +1,4 @@
-"""A membership-inference attack on a center's update: it succeeds, and with [privacy] it does not."""
+"""A membership-inference attack on a center's update succeeds, and fails with [privacy]."""
 
 from dataclasses import replace
 
@@ -34,16 +34,16 @@ ATTACKED = FedMT(TRAINING, Vectors.views())
 
 
 def people(count: int, seed: int) -> tuple[Tensor, list[int]]:
-    """Records whose label is chance: a model can only know it by heart."""
+    """Records with random labels, which a model can only memorize."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (count,), generator=rng).tolist()
     return torch.randn(count, FEATURES, generator=rng), labels
 
 
 def advantage(method: FedMT) -> float:
-    """How often the attacker is right who is shown a record that was trained on and one that was not, and
-    says that the one with the smaller loss was. Chance is 0.5; it is the area under the ROC curve of the
-    loss-threshold attack (Yeom et al. 2018)."""
+    """How often an attacker is right who sees a record that was trained on and one that was not, and picks
+    the one with the smaller loss as the trained one. Chance is 0.5. This is the area under the ROC curve of
+    the loss-threshold attack (Yeom et al. 2018)."""
     members, outsiders = people(RECORDS, 1), people(RECORDS, 2)
     names = [f"class {k}" for k in range(CLASSES)]
     federation = Federation.from_arrays(names, people(8, 0), {"center": members})
@@ -65,7 +65,7 @@ def advantage(method: FedMT) -> float:
 def test_the_attack_succeeds_without_privacy_and_not_with_it():
     assert advantage(ATTACKED) > 0.9
     private = replace(ATTACKED, privacy=PrivacySpec(epsilon=1.0, delta=1e-3))
-    # The standard error of the area is 0.05 at 80 records each, and epsilon 1 allows no more than 0.73.
+    # The standard error of the area is 0.05 with 80 records each, and epsilon 1 allows at most 0.73.
     assert abs(advantage(private) - 0.5) < 0.15
-    # It is the noise that helps: clipping alone, which epsilon 10,000 comes close to, does not.
+    # The noise is what helps: clipping alone, which epsilon 10,000 is close to, does not.
     assert advantage(replace(private, privacy=PrivacySpec(epsilon=1e4, delta=1e-3))) > 0.8

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and that those who do not leave no trace in it."""
+"""Which centers take part in a round, and that the others have no effect on it."""
 
 import itertools
 from dataclasses import replace
@@ -36,7 +36,7 @@ def test_the_share_is_chosen_and_at_least_one(count, share, seed, number):
     expected = max(1, int(share * count + 0.5))
     assert len(absent) == count - expected
     assert set(absent) <= set(names) and set(absent.values()) <= {"not chosen"}
-    # Of the seed, the round and the set of names alone, in whatever order they come.
+    # It depends only on the seed, the round and the set of names, not on their order.
     assert absent_centers(names[::-1], training, seed, number) == absent
 
 
@@ -58,11 +58,11 @@ def test_dropouts_are_as_frequent_as_said_and_hit_the_chosen_alone():
     reasons = [absent_centers(names, training, 3, r) for r in range(300)]
     counts = [list(a.values()).count("dropped out") for a in reasons]
     assert all(list(a.values()).count("not chosen") == 10 for a in reasons)
-    # 10 chosen of which 3 drop out; the mean of 300 has a standard deviation of 0.084.
+    # 10 are chosen, of which 3 drop out. The mean of 300 has a standard deviation of 0.084.
     assert sum(counts) / 300 == pytest.approx(3, abs=0.35)
     none = [absent_centers(names, replace(training, dropouts=0.0), 3, r) for r in range(5)]
     assert all("dropped out" not in a.values() for a in none)
-    # Who is chosen does not hang on the dropouts.
+    # The choice does not depend on the dropouts.
     assert [{n for n, why in a.items() if why == "not chosen"} for a in reasons[:5]] == [set(a) for a in none]
 
 
@@ -81,7 +81,7 @@ def test_without_centers_nobody_is_absent():
     ids=["fedmt", "fedrep", "fedtrans", "semifl"],
 )
 def test_an_absent_center_leaves_no_trace(make_federation, play, method, strategy):
-    """One that is absent from the start to round 2 could hold anything: every weight is the same."""
+    """If a center is absent from the start to round 2, its data does not matter: every weight is the same."""
     federation = make_federation(samples=20, half=True)
     training = replace(TINY, participation=0.5)  # two of three
     names = [c.name for c in federation.centers]
@@ -144,7 +144,7 @@ def test_the_mean_is_over_those_who_came(make_federation, make_engine):
 
 @pytest.mark.parametrize("strategy", [FedAvg(), FedAdam(), Scaffold()], ids=lambda s: s.name)
 def test_all_drop_out(make_federation, play, strategy):
-    """The global model stays, and so does what the server remembers; the reference center still trains."""
+    """The global model and the server's memory do not change. The reference center still trains."""
     federation = make_federation(samples=20, half=True)
     gone = replace(TINY, dropouts=0.9999)
     still = replace(gone, reference_epochs=0, batch_norm="static-reference")
@@ -161,7 +161,7 @@ def test_all_drop_out(make_federation, play, strategy):
 
 
 def test_a_round_without_centers_between_two_with_them(make_federation, play):
-    """Server memory survives it."""
+    """The server's memory survives such a round."""
     federation = make_federation(samples=20, half=True)
     training = replace(TINY, dropouts=0.6)
     names = [c.name for c in federation.centers]

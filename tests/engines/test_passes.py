@@ -1,4 +1,4 @@
-"""Passes without gradients: batches of few sizes, replayed from their second use on."""
+"""Passes without gradients use batches of few sizes, and are replayed from their second use on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_batches_are_filled_up(count: int, size: int, expected: int) -> None:
 
 
 def test_centers_of_many_sizes_have_batches_of_few() -> None:
-    """At least seven eighths of the samples, from the whole range, in equal batches."""
+    """At least seven eighths of the samples, spread over the whole range, are in equal batches."""
     sizes = set()
     for count in range(1, 1001):
         batches = split_evenly(torch.arange(count), 256)
@@ -57,7 +57,7 @@ def trainer_of(make_federation, make_model, device: torch.device) -> tuple[Train
 
 @on_both
 def test_they_give_what_plain_passes_give(make_federation, make_model, monkeypatch, device) -> None:  # type: ignore[no-untyped-def]
-    """Three times each, with other weights every time: on CUDA the third is a replay."""
+    """Each pass runs three times with different weights. On CUDA, the third is a replay."""
     monkeypatch.setattr(trainer_module.Trainer, "_batch_size", 64)
     trainer, samples = trainer_of(make_federation, make_model, device)
     plain = copy.deepcopy(trainer)
@@ -87,7 +87,7 @@ def test_they_give_what_plain_passes_give(make_federation, make_model, monkeypat
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("wrong", ["waits", "differs"])
 def test_what_cannot_be_replayed_is_not(wrong: str) -> None:
-    """A pass that looks at a value on the host, and one that depends on whether it is captured."""
+    """A pass that reads a value on the host, and one that depends on whether it is captured."""
 
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Where samples lie and on which device a center trains: the weights do not depend on either.
+"""The weights depend neither on where samples are stored nor on which device trains a center.
 
-CPU devices stand for GPUs: what is dealt, copied and gathered is the same code. On CUDA, one GPU is two.
+CPU devices stand in for GPUs, with the same code to deal, copy and gather. On CUDA, one GPU acts as two.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WAYS = {
 
 
 def smooth(model):
-    """Without layers whose gradients a GPU sums in any order."""
+    """Removes layers whose gradients a GPU sums in any order."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.MaxPool2d):
@@ -57,7 +57,7 @@ def smooth(model):
 
 @pytest.fixture
 def trained(make_federation, make_model, monkeypatch):
-    """Two rounds of five uneven centers, with several chunks of steps for each."""
+    """Two rounds with five centers of different sizes, each with several chunks of steps."""
     monkeypatch.setattr(program_module, "CHUNK_STEPS", 2)
     monkeypatch.setattr(fleet_module, "WORKERS", 2)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
@@ -105,7 +105,7 @@ def test_two_devices_train_the_same_weights_as_one(trained, way, device):
     assert len(fleet._stations) == 2 and len(fleet._workers) == 4
     samples = [station.samples.untyped_storage().data_ptr() for station in fleet._stations]
     assert samples[0] != samples[1]
-    assert {len(w._programs) > 0 for w in fleet._workers} == {True}  # each has trained
+    assert {len(w._programs) > 0 for w in fleet._workers} == {True}  # each worker has trained
 
 
 @on_both
@@ -176,7 +176,7 @@ def test_samples_that_do_not_fit_stay_in_host_memory(trained, monkeypatch):
 
 
 def test_a_feed_gathers_each_chunk_in_order(tmp_path):
-    """From a memory-mapped file, with more chunks than places, the last one shorter."""
+    """Reads from a memory-mapped file with more chunks than places, of which the last one is shorter."""
     pixels = np.random.default_rng(0).integers(0, 256, (50, 3, 4, 4), dtype=np.uint8)
     np.save(tmp_path / "pixels.npy", pixels)
     samples = torch.from_numpy(np.load(tmp_path / "pixels.npy", mmap_mode="c"))
@@ -217,7 +217,7 @@ def test_batches_are_sent_ahead_in_order(count):
 def test_chunks_are_as_long_as_a_small_centers_work_and_grow(
     make_federation, make_model, monkeypatch, device
 ):
-    """Views of steps that a center does not have are not made; a much larger center gets longer chunks."""
+    """No views are made for steps that a center does not have. A much larger center gets longer chunks."""
     monkeypatch.setattr(fleet_module, "WORKERS", 1)
     whole = make_federation(departments=3, layers=0, samples=60)
     sizes = (7, 12, 60)  # 2, 3 and 12 steps
@@ -240,5 +240,5 @@ def test_chunks_are_as_long_as_a_small_centers_work_and_grow(
 
     monkeypatch.setattr(Worker, "_chunk", chunk)
     engine.round(state)
-    first = dict(reversed(chunks))  # where steps are captured, a check replays some of another center's
+    first = dict(reversed(chunks))  # with captured steps, a check replays some of another center's
     assert [first[c.name] for c in centers] == [2, 2, 16]

@@ -1,4 +1,4 @@
-"""DP-SGD: clipping and noise against float64, what one record can change, and budgets over rounds."""
+"""DP-SGD: clipping and noise against float64, the influence of one record, and budgets over rounds."""
 
 import copy
 import warnings
@@ -46,7 +46,7 @@ def no_noise(clip: float = 1.0, expected: float = 10.0) -> Noising:
 
 @pytest.fixture
 def engine(make_federation, make_model):
-    """Of a federation whose centers train privately."""
+    """The engine of a federation whose centers train privately."""
 
     def make(method=PRIVATE, seed=0, strategy=None, **options) -> LocalEngine:
         federation = options.pop("federation", None) or make_federation(half=True)
@@ -57,7 +57,7 @@ def engine(make_federation, make_model):
 
 
 def job_of(running: LocalEngine):
-    """The first center's work in round 1, and the model it receives."""
+    """The first center's work in round 1, and the model that it receives."""
     state, _ = running.start()
     center = running.federation.centers[0]
     job = running.site.plan(center, state.weights, {}, {}, 1)
@@ -66,7 +66,7 @@ def job_of(running: LocalEngine):
 
 
 def double_gradients(model: nn.Module, work: LocalWork, views: Tensor, steps: dict) -> list[Tensor]:
-    """Each record's own gradient as one vector, one after the other, in float64."""
+    """The gradient of each record as one vector, one record after another, in float64."""
     twin = copy.deepcopy(model).double().eval()
     tables = {k: v.double() if v.is_floating_point() else v for k, v in work.tables.items()}
     found = []
@@ -87,7 +87,7 @@ def test_the_clipped_sum_is_that_of_float64(engine, monkeypatch):
     work, model = job.work, running.trainer.model.eval()
     steps = {k: v[:12] for k, v in work.steps.items()}
     views = work.views(center.values[steps["index"]], steps)
-    assert views.shape[:2] == (12, 2)  # a strong view and a mixed one, which are one contribution
+    assert views.shape[:2] == (12, 2)  # a strong and a mixed view, which are one contribution
     own = double_gradients(model, work, views, steps)
     lengths = torch.stack([g.norm() for g in own])
     clip = float(lengths.median())
@@ -96,7 +96,7 @@ def test_the_clipped_sum_is_that_of_float64(engine, monkeypatch):
     values = {k: p.detach() for k, p in model.named_parameters()}
     found = clipped_sum(record_loss(model, work, work.tables), values, views, steps, clip)
     torch.testing.assert_close(flat(found).double(), expected, rtol=1e-4, atol=1e-5)
-    # Not clipped, it would be another sum.
+    # Without clipping, the sum would be different.
     assert (flat(found).double() - sum(own)).norm() > 0.1 * sum(own).norm()
 
 
@@ -113,7 +113,7 @@ def test_a_step_adds_the_noise_and_divides_by_what_was_expected(engine):
     clip, sigma, expected = 0.5, 1.7, 9.0
     xi = torch.linspace(-2, 2, len(before))
     running.trainer.train_privately(center.values, work, Noising(clip, sigma, expected, lambda n: xi[:n]))
-    # All weights are one vector, in the layout of the optimizer: the noise follows that.
+    # All weights are one vector, in the layout of the optimizer, and the noise has the same layout.
     optimizer = running.trainer._optimizer
     places = {k: v for k, v in optimizer._places.items()}
     noise = torch.cat([xi.as_strided(*places[k]).flatten() for k, _ in model.named_parameters()]).double()
@@ -138,7 +138,7 @@ def test_a_step_without_a_record_still_takes_its_noise(engine):
 
 
 def test_opacus_agrees(engine):
-    """The reference implementation: its gradients by record, clipped and summed by its optimizer."""
+    """Compares with the reference implementation, whose optimizer clips and sums per-record gradients."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("opacus")
@@ -185,7 +185,7 @@ def test_one_record_more_or_less_changes_a_sum_by_at_most_the_clip(engine):
     work, model, clip = job.work, running.trainer.model.eval(), 0.3
     steps = {k: v[:8] for k, v in work.steps.items()}
     views = work.views(center.values[steps["index"]], steps)
-    views[3] *= 1e4  # one that would pull the model away
+    views[3] *= 1e4  # a record that would pull the model away
     values = {k: p.detach() for k, p in model.named_parameters()}
     loss = record_loss(model, work, work.tables)
     whole = flat(clipped_sum(loss, values, views, steps, clip))
@@ -196,7 +196,7 @@ def test_one_record_more_or_less_changes_a_sum_by_at_most_the_clip(engine):
         changes.append(float((whole - flat(without)).norm()))
     assert max(changes) <= clip * (1 + 1e-4)
     assert changes[3] == pytest.approx(clip, rel=1e-3)
-    # Each record goes through batch norm by itself: the sum over all is the sum of the sums.
+    # Each record passes through batch norm alone, so the sum over all records is the sum of the partial sums.
     parts = [clipped_sum(loss, values, views[p], {k: v[p] for k, v in steps.items()}, clip) for p in
              (slice(0, 5), slice(5, 8))]  # fmt: skip
     torch.testing.assert_close(flat(parts[0]) + flat(parts[1]), whole, rtol=1e-4, atol=1e-6)
@@ -204,12 +204,12 @@ def test_one_record_more_or_less_changes_a_sum_by_at_most_the_clip(engine):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
 def test_a_record_that_overflows_adds_nothing(bad):
-    """A model that a coordinator made so that a certain record overflows must not tell that it is there."""
+    """A coordinator can build a model for which a certain record overflows. This must not reveal it."""
     gradients = {"a": torch.ones(3, 4), "b": torch.ones(3, 2)}
     gradients["a"][1] = bad
     lengths = (gradients["a"].square().sum(1) + gradients["b"].square().sum(1)).sqrt()
     told = ((1 / lengths).clamp_max(1.0) @ gradients["a"]).isnan().any()
-    assert told or bad == 3e38  # without the defense, NaN; of the last, a length that overflows
+    assert told or bad == 3e38  # NaN without the defense; the last value's length overflows
     found = scaled_sum(gradients, 1.0)
     rest = scaled_sum({k: g[[0, 2]] for k, g in gradients.items()}, 1.0)
     assert all(torch.equal(found[k], rest[k]) for k in found)
@@ -236,11 +236,11 @@ def test_a_network_that_looks_at_its_values_is_refused():
 
 def test_batches_are_drawn_record_by_record_and_their_number_is_public():
     sampling = Sampling.of(PrivacySpec(epsilon=1, delta=1e-5, size=1000), QUICK, records=987)
-    assert sampling == (0.01, 100, 10.0)  # of the declared size, whatever the true one
+    assert sampling == (0.01, 100, 10.0)  # it depends on the declared size, not on the true one
     index, sizes = poisson_stream(np.arange(987), replace_steps(sampling, 2000), np.random.default_rng(0))
     assert sizes.shape == (2000,) and int(sizes.sum()) == len(index)
     counts = np.bincount(index[:, 0], minlength=987)
-    # Binomial(2000, 0.01) for each record, and for the sizes Binomial(987, 0.01): mean and variance.
+    # Counts are Binomial(2000, 0.01) for each record, and sizes Binomial(987, 0.01): mean and variance.
     assert counts.mean() == pytest.approx(20, abs=0.5) and counts.var() == pytest.approx(19.8, rel=0.2)
     assert float(sizes.double().var()) == pytest.approx(9.77, rel=0.2)
     assert Sampling.of(SPEC, QUICK, records=7) == (1.0, 1, 7.0)
@@ -260,11 +260,11 @@ WAYS = {
     "fedrep, weak": METHODS["fedrep"](replace(QUICK, supervised_views="weak+strong"), VIEWS, privacy=SPEC),
 }
 LEAKS = ("fedmt", "fedmt, uniform", "semifl")
-"""Whose tables depend on all records where they are not private."""
+"""Methods whose tables depend on all records unless they are private."""
 
 
 def tables_with(method, center, changed: bool):
-    """What a center trains with in a round, whose last record is another one if `changed`."""
+    """What a center trains with in a round. The last record is a different one if `changed`."""
     generator = torch.Generator().manual_seed(0)
     predictions = torch.rand(len(center), 10, generator=generator).mul(4).softmax(1)
     if changed:
@@ -277,7 +277,7 @@ def tables_with(method, center, changed: bool):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_record_is_trained_with_does_not_depend_on_another(make_federation, way):
-    """Priors, shares, M-hat and partners would; with [privacy] none of them is there."""
+    """Priors, shares, M-hat and partners would depend on it, so with [privacy] none of them exists."""
     method, center = WAYS[way], make_federation(half=True).centers[0]
 
     def differences(method):
@@ -302,7 +302,7 @@ def test_what_a_record_is_trained_with_does_not_depend_on_another(make_federatio
 
 
 def test_no_confident_record_is_no_reason_to_abstain(make_federation):
-    """To abstain would tell something of all records."""
+    """Abstaining would reveal something about all records."""
     center = make_federation(half=True).centers[0]
     paper = replace(WAYS["fedmt, the paper's"], pseudo_labels="plain", xi=0.9999)
     for method in (paper, replace(WAYS["semifl"], xi=0.9999)):
@@ -316,7 +316,7 @@ def test_settings_that_would_break_it_are_all_named():
     class Own(FedMT):
         pass
 
-    assert Own.private  # inherited, which does not count
+    assert Own.private  # inherited, so it does not count
     training = replace(QUICK, batch_norm="static")
     method = Own(training, VIEWS, correspondence="estimated", average=True, privacy=SPEC)
     with pytest.raises(NotPrivate) as caught:
@@ -337,7 +337,7 @@ def test_a_center_that_cannot_be_private_is_named(engine, make_federation):
     unknown = replace(whole, centers=(replace(whole.centers[0], correspondence=None), *whole.centers[1:]))
     with pytest.raises(NotPrivate, match=r"Center 'center-1': .* needs its correspondence"):
         engine(federation=unknown)
-    # Whoever asks for a round without having checked before is refused, too, before anything is charged.
+    # A round that is requested without an earlier check is refused too, before anything is charged.
     running = engine()
     state, _ = running.start()
     with pytest.raises(NotPrivate, match="needs its correspondence"):
@@ -357,22 +357,22 @@ def test_rounds_are_repeatable_and_record_what_was_spent(engine):
         state, record = running.round(state)
         states.append(state)
         for told in record["centers"].values():
-            # Nothing else, which would depend on all records; the update itself is private already.
+            # Anything else would depend on all records. The update itself is already private.
             assert told.keys() == {"privacy_spent", "update_norm", "update_cosine"}
         assert "losses" not in record and "confident_share" not in record
         spent.append(record["centers"]["center-1"]["privacy_spent"])
     assert 0 < spent[0] < spent[1] <= SPEC.epsilon < 1.1 * spent[1]
     other = engine()
-    again, record = other.round(states[1])  # as a resumed run begins
+    again, record = other.round(states[1])  # as a resumed run does
     assert all(torch.equal(again.weights[k], states[2].weights[k]) for k in again.weights)
     assert record["centers"]["center-1"]["privacy_spent"] == spent[1]
-    # The network's statistics are the reference center's, and other noise gives other weights.
+    # The network's statistics are the reference center's, and different noise gives different weights.
     different, _ = engine(seed=1).round(states[1])
     assert not torch.equal(different.weights["backbone.fc.bias"], again.weights["backbone.fc.bias"])
 
 
 def test_training_stops_before_the_budget_is_passed(engine):
-    """The noise is for two rounds; whoever goes on to ask finds that a center abstains, and why."""
+    """The noise is calibrated for two rounds. After them, a center abstains and says why."""
     running = engine()
     state, _ = running.start()
     for number in range(1, 5):

@@ -66,13 +66,13 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> Non
 @few
 @given(SEEDS, OPTIONS)
 def test_the_definition_is_torchs(seed, options):
-    """In float64, with clipping over several tensors as over one."""
+    """In float64, with clipping over several tensors as if they were one."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(7, generator=generator, dtype=torch.float64)
     ours = Reference(start, options)
     theirs = [nn.Parameter(part.clone()) for part in start.split([3, 4])]
     told = {k: v for k, v in options.items() if k != "clip"} | {"nesterov": False}
-    if options["momentum"] > 0:  # which torch wants for Nesterov; without, both are plain SGD
+    if options["momentum"] > 0:  # torch requires it for Nesterov; without it, both are plain SGD
         told["nesterov"] = options["nesterov"]
     optimizer = torch.optim.SGD(theirs, lr=RATE, **told)
     for _ in range(4):
@@ -119,7 +119,7 @@ def test_flat_sgd_is_the_definition(seed, options, terms):
 @few
 @given(SEEDS, OPTIONS, TERMS, st.booleans())
 def test_a_flat_model_takes_the_same_step(seed, options, terms, half):
-    """Its vectors in two parts, the first with bfloat16 twins and gradients where `half`."""
+    """Its vectors are in two parts. With `half`, the first part has bfloat16 twins and gradients."""
     steps_of_a_flat_model(torch.device("cpu"), seed, options, terms, half)
 
 
@@ -158,7 +158,7 @@ QUICK = Training(rounds=2, batch_size=10, reference_batch_size=10, warmup_epochs
 
 @pytest.mark.parametrize("strategy", [FedAvgM(), FedProx(mu=MU), Scaffold()], ids=lambda s: s.name)
 def test_a_worker_takes_the_same_step(make_federation, make_model, monkeypatch, strategy):
-    """The captured path, whose steps are called here: the model's weights, and a learnable M beside them."""
+    """The captured path, with steps that are called: the model's weights, and also a learnable M."""
     method = FedMT(QUICK, Augmentation(), correspondence="estimated", estimator="learnable", projection="all")
     federation = make_federation(half=True)
     engine = LocalEngine(federation, method, make_model(federation), strategy=strategy, graphs=True)
@@ -172,7 +172,7 @@ def test_a_worker_takes_the_same_step(make_federation, make_model, monkeypatch, 
     gradient_of = torch.autograd.grad
     monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: seen.append(gradient_of(*a, **k)) or seen[-1])
     list(engine._fleet.train([job]))
-    names, steps = worker.flat.names, seen[-len(job.work) :]  # the first is a trial
+    names, steps = worker.flat.names, seen[-len(job.work) :]  # the first is a trial step
     assert len(steps) == len(job.work) > 2
     whole = {"momentum": QUICK.momentum, "nesterov": QUICK.nesterov}
     options = {**whole, "weight_decay": QUICK.weight_decay, "clip": QUICK.clip}

@@ -1,4 +1,4 @@
-"""Updates and statistics as sums of integers, next to the means of floats that they stand for."""
+"""Updates and statistics as sums of integers, compared with the means of floats that they represent."""
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ def test_a_bound_on_the_samples_that_is_far_too_large_is_noted(make_federation) 
     assert precision_notes(wide, federation, False) == precision_notes(None, federation, True) == ()
     (note,) = precision_notes(wide, federation, True)
     assert f"max_samples is 65,536, but the largest center has {largest:,} samples" in note
-    # And it is so: the same update, in the layouts of both bounds.
+    # The note is right: the same update is encoded in the layouts of both bounds.
     coarse, fine = (
         Layout((Entry("x", (1,), 3),), 4, Summing(2, most).heaviest).encode({"x": np.float32([0.1])}, largest)
         for most in (65_536, largest)
@@ -93,7 +93,7 @@ def test_a_bound_on_the_samples_that_is_far_too_large_is_noted(make_federation) 
 
 
 def test_statistics_are_pooled_as_without_secure_aggregation() -> None:
-    """Layers of very different size, with means far from 0, where second moments lose digits."""
+    """Layers of very different sizes, with means far from 0, where second moments lose digits."""
     rng = np.random.default_rng(0)
     parts = []
     for samples in (7, 40, 100):

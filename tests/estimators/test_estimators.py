@@ -1,4 +1,4 @@
-"""Estimators of M: always valid, counting by hand, and EM's three promises."""
+"""Estimators of M are always valid, counting matches a calculation by hand, and EM keeps three promises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ thresholds = st.one_of(st.sampled_from([0.0, 0.5, 0.95, 1.0]), st.floats(0, 1))
 
 
 def probabilities(rng: np.random.Generator, kind: str, count: int, wanted: int) -> np.ndarray:
-    """Rows a model may give, and some that it should not."""
+    """Rows that a model may give, and some that it should not."""
     if kind == "soft":
         return rng.dirichlet(np.ones(wanted), size=count)
     if kind == "sharp":
@@ -51,7 +51,7 @@ def assert_valid(estimate: Estimate, coarse: int, wanted: int, dtype: torch.dtyp
     matrix, filled = estimate.matrix, estimate.filled
     assert matrix.shape == (coarse, wanted) and matrix.dtype == dtype
     assert filled.shape == (wanted,) and filled.dtype == torch.bool
-    assert ((matrix >= 0) & (matrix <= 1 + 1e-6)).all()  # false for NaN too
+    assert ((matrix >= 0) & (matrix <= 1 + 1e-6)).all()  # this is false for NaN too
     torch.testing.assert_close(matrix.sum(0), torch.ones(wanted, dtype=dtype), rtol=0, atol=1e-6)
     torch.testing.assert_close(
         matrix[:, filled], torch.full((coarse, int(filled.sum())), 1 / coarse, dtype=dtype)
@@ -84,7 +84,7 @@ def test_confident_pseudo_labels_exceed_the_threshold() -> None:
     f = torch.tensor([[0.25, 0.75], [0.75, 0.25], [0.5, 0.5], [0.1, 0.9]])
     label, confident = confident_pseudo_labels(f, 0.75)
     assert label.tolist()[:2] == [1, 0] and label[3] == 1 and label.dtype == torch.int64
-    assert confident.tolist() == [False, False, False, True]  # more than, not as much as
+    assert confident.tolist() == [False, False, False, True]  # strictly more than the threshold
 
 
 @quick
@@ -117,7 +117,7 @@ def test_columns_without_evidence_are_filled_and_reported() -> None:
     found = counting(f, labels, 2, threshold=0.95)
     assert found.filled.tolist() == [False, True, True]
     assert found.matrix.tolist() == [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
-    # EM needs no confidence: only a class that no sample gives any mass to is without evidence.
+    # EM needs no confidence. Only a class to which no sample gives any probability lacks evidence.
     found = expectation_maximisation(f[:, :2].contiguous(), labels, 2)
     assert found.filled.tolist() == [False, False]
     found = expectation_maximisation(torch.tensor([[0.7, 0.3, 0.0]] * 3), labels, 2)
@@ -134,7 +134,7 @@ def likelihood(f: Tensor, labels: Tensor, matrix: Tensor) -> float:
 
 
 def reference_em(f: np.ndarray, labels: np.ndarray, coarse: int, iterations: int) -> np.ndarray:
-    """Textbook EM by loops over labels and samples."""
+    """Textbook EM, with loops over labels and samples."""
     matrix = np.full((coarse, f.shape[1]), 1 / coarse)
     for _ in range(iterations):
         mass = np.zeros_like(matrix)
@@ -155,7 +155,7 @@ def test_em_is_the_textbook_iteration(
     found = expectation_maximisation(torch.from_numpy(f), torch.from_numpy(labels), coarse, iterations)
     expected = reference_em(f, labels, coarse, iterations)
     np.testing.assert_allclose(found.matrix.numpy(), expected, rtol=1e-7, atol=1e-9)
-    # Only the odds within a row matter, so scores that do not sum to 1 give the same.
+    # Only the ratios within a row matter, so scores that do not sum to 1 give the same result.
     scaled = torch.from_numpy(f * rng.uniform(0.1, 3, (count, 1)))
     again = expectation_maximisation(scaled, torch.from_numpy(labels), coarse, iterations)
     np.testing.assert_allclose(again.matrix.numpy(), expected, rtol=1e-7, atol=1e-9)
@@ -188,7 +188,7 @@ TRUTH = np.array(
 
 
 def sampled(seed: int, count: int, noise: float) -> tuple[Tensor, Tensor]:
-    """Features around one point a class, the exact Bayes classifier of them, and labels drawn from TRUTH."""
+    """Features around one point per class, their exact Bayes classifier, and labels drawn from TRUTH."""
     rng = np.random.default_rng(seed)
     wanted = TRUTH.shape[1]
     prior = np.array([0.2, 0.2, 0.2, 0.15, 0.15, 0.1])
@@ -203,11 +203,11 @@ def sampled(seed: int, count: int, noise: float) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(4))
 def test_em_recovers_the_correspondence(seed: int) -> None:
     truth = torch.from_numpy(TRUTH)
-    # A decent classifier, a quarter of its guesses confident.
+    # A decent classifier, with a quarter of its guesses confident.
     f, labels = sampled(seed, 3000, noise=0.5)
     assert 0.1 < (f.max(1).values > 0.95).float().mean() < 0.4
     assert frobenius_error(expectation_maximisation(f, labels, 3).matrix, truth) < 0.15
-    # A poor one, hardly one in a hundred confident: counting is left with a few samples a class, EM with all.
+    # A poor one, with hardly one in a hundred confident: counting has few samples per class, EM has all.
     f, labels = sampled(seed, 1500, noise=0.8)
     assert (f.max(1).values > 0.95).float().mean() < 0.02
     em = frobenius_error(expectation_maximisation(f, labels, 3).matrix, truth)
@@ -259,7 +259,8 @@ def test_aligned_guesses_against_loops(seed: int, kind: str, count: int, coarse:
 
 
 def test_alignment_undoes_a_preference_within_a_label() -> None:
-    """Two wanted classes share a label; the model prefers the first everywhere, but some samples more."""
+    """Two wanted classes share a label. The model always prefers the first, but more strongly for some
+    samples."""
     matrix = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     labels = torch.tensor([0, 0, 0, 0, 1, 1])
     first = torch.tensor([0.95, 0.9, 0.6, 0.55])
@@ -267,7 +268,7 @@ def test_alignment_undoes_a_preference_within_a_label() -> None:
     found = align(guesses, matrix, labels)
     assert guesses.argmax(1).tolist() == [0, 0, 0, 0, 2, 2]
     assert found.argmax(1).tolist() == [0, 0, 1, 1, 2, 2]
-    # A center with more of another label must not move the shares within this one.
+    # If a center has more of another label, the shares within this one must not change.
     more = align(
         torch.cat([guesses, guesses[4:].repeat(9, 1)]), matrix, torch.cat([labels, labels[4:].repeat(9)])
     )
@@ -328,14 +329,14 @@ def test_what_is_trained_begins_near_uniform_and_is_then_what_is_remembered() ->
 
 
 def test_a_frequent_label_does_not_attract_the_classes_of_rare_ones() -> None:
-    """Nine in ten samples have label 0 and class 0, of which a weak model takes a third for other classes."""
+    """Nine in ten samples have label 0 and class 0. A weak model assigns a third of them to other classes."""
     rng = np.random.default_rng(0)
     classes, label_of = 6, torch.tensor([0, 1, 1, 2, 2, 2])
     truth = torch.from_numpy(np.where(rng.random(4000) < 0.9, 0, rng.integers(1, classes, 4000)))
     logits = 2.5 * F.one_hot(truth, classes) + torch.from_numpy(rng.normal(0, 1.6, (4000, classes)))
     evidence = Evidence(logits.softmax(1), label_of[truth], 3, 0.95, None, rng)
     joint = estimated_joint(evidence.probabilities, evidence.labels, 3)
-    assert (joint.argmax(0) != label_of).sum() >= 3  # what dividing the columns alone would believe
+    assert (joint.argmax(0) != label_of).sum() >= 3  # the result of only dividing the columns
     found = ESTIMATORS["em"]().estimate(evidence)
     assert torch.equal(found.matrix.argmax(0), label_of)
     assert found.prior is not None and found.prior.argmax() == 0

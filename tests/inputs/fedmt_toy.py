@@ -1,4 +1,4 @@
-"""A second input, as a user would write it: points in the plane, with a source and a network of their own."""
+"""A second input, as a user would write it: points in the plane, with their own source and network."""
 
 from dataclasses import dataclass
 

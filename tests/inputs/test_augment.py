@@ -1,7 +1,7 @@
-"""Views: against Pillow and numpy where they have an equivalent, and pure functions of their numbers.
+"""Views: compared with Pillow and numpy where they have an equivalent, and pure functions of their numbers.
 
-Pillow works on bytes: it rounds or truncates after every step, where `strong` keeps floats. So results may
-differ by a grey level or two, never by more than the `levels` said at each comparison.
+Pillow works on bytes, and rounds or truncates after every step, whereas `strong` keeps floats. So results may
+differ by a gray level or two, but never by more than the `levels` stated at each comparison.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def only(name: str) -> Augmentation:
 
 
 def applied(name: str, images: np.ndarray, magnitude: float, positive: bool = True) -> np.ndarray:
-    """One operation at one magnitude to bytes [B, C, H, W]; grey levels as floats."""
+    """Applies one operation with one magnitude to bytes [B, C, H, W]. Returns gray levels as floats."""
     row = torch.tensor([0.5, magnitude, 0.9 if positive else 0.1, 0.0, 0.0, 0.0])
     result = strong(as_float(images), row.expand(len(images), -1), only(name))
     assert result.shape == images.shape and result.dtype == torch.float32
@@ -85,7 +85,7 @@ def test_weak_is_flip_then_reflected_crop(
     reach_y, reach_x = min(round(height * share), height - 1), min(round(width * share), width - 1)
     expected = image[:, :, ::-1] if flip and mirror >= 0.5 else image
     expected = np.pad(expected, [(0, 0), (reach_y, reach_y), (reach_x, reach_x)], mode="reflect")
-    # A number just below 1 may round to 1 in the product: the last shift.
+    # A number just below 1 may round to 1 in the product, which gives the last shift.
     top = min(int(np.float32(down) * (2 * reach_y + 1)), 2 * reach_y)
     left = min(int(np.float32(right) * (2 * reach_x + 1)), 2 * reach_x)
     expected = expected[:, top : top + height, left : left + width]
@@ -96,12 +96,12 @@ def test_weak_is_flip_then_reflected_crop(
 
 
 def test_weak_reaches_every_shift_evenly() -> None:
-    """Of 2 * reach + 1 shifts each way, each occurs equally often; the ends are not cut short."""
+    """Each of the 2 * reach + 1 shifts in each direction is equally frequent, including those at the ends."""
     image = torch.arange(16, dtype=torch.uint8).view(1, 1, 1, 16)
     numbers = torch.full((1000, WEAK_NUMBERS), 0.2)
     numbers[:, 2] = torch.arange(1000) / 1000
     views = weak(image.expand(1000, 1, 1, 16), numbers, Augmentation(crop=0.125)) * 255
-    # The pixel in the middle tells the shift.
+    # The pixel in the middle shows the shift.
     values, counts = views[:, 0, 0, 8].round().int().unique(return_counts=True)
     assert values.tolist() == [6, 7, 8, 9, 10] and counts.tolist() == [200] * 5
 
@@ -134,7 +134,7 @@ def test_views_keep_shape_and_range(
     options = Augmentation(count=count, strength=strength, cutout=cutout)
     rng = torch.Generator().manual_seed(seed)
     images = torch.from_numpy(pictures(seed, (8, *size)))
-    images[0], images[1] = 0, 255  # flat pictures, where contrast and histograms have no span
+    images[0], images[1] = 0, 255  # flat pictures, for which contrast and histograms have no range
     kept = images.clone()
     base = weak(images, torch.rand(8, WEAK_NUMBERS, generator=rng), options)
     assert torch.equal(images, kept)
@@ -145,7 +145,7 @@ def test_views_keep_shape_and_range(
     for result in (base, view):
         assert result.shape == images.shape and result.dtype == torch.float32
         assert result.isfinite().all()
-        assert result.min() >= 0 and result.max() <= 1 + 1e-6  # bilinear weights sum to 1 but for rounding
+        assert result.min() >= 0 and result.max() <= 1 + 1e-6  # bilinear weights sum to 1 up to rounding
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -176,7 +176,7 @@ def test_a_view_depends_on_its_own_image_and_numbers_alone(seed: int, size: tupl
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_cpu_and_a_gpu_choose_alike(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation on its samples, as on a CPU, and on all of them, as on a GPU: bit-identical."""
+    """Applying each operation to its samples (as on a CPU) or to all (as on a GPU) is bit-identical."""
     images = torch.rand(300, channels, 12, 12, generator=torch.Generator().manual_seed(3))
     options = Augmentation(count=3)
     numbers = torch.rand(300, options.strong_numbers, generator=torch.Generator().manual_seed(4))
@@ -187,7 +187,7 @@ def test_a_cpu_and_a_gpu_choose_alike(channels: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", PHOTOMETRIC)
 def test_a_sample_that_is_alone_with_its_operation_gets_the_same_bits(name: str) -> None:
-    """Sharpness rounded differently for one image than for two; a later posterize moved pixels by a step."""
+    """Sharpness once rounded one image differently from two, and a later posterize moved pixels by a step."""
     images = torch.rand(9, 1, 28, 28, generator=torch.Generator().manual_seed(5))
     options = Augmentation(operations=(name,), count=1, cutout=0)
     numbers = torch.rand(9, options.strong_numbers, generator=torch.Generator().manual_seed(6))
@@ -208,7 +208,7 @@ def test_memory_layout_does_not_matter(name: str) -> None:
 
 
 def test_every_operation_is_chosen_in_its_share() -> None:
-    """The first number picks the operation: of n equal parts of [0, 1), each one."""
+    """The first number selects the operation: each has one of n equal parts of [0, 1)."""
     names = ("brightness", "solarize", "posterize")
     image = as_float(pictures(2, (1, 3, 12, 12)))
     options = Augmentation(operations=names, count=1, cutout=0)
@@ -222,9 +222,9 @@ def test_every_operation_is_chosen_in_its_share() -> None:
 @pytest.mark.parametrize("name", ["identity", *GEOMETRIC, "brightness", "color", "contrast", "posterize",
                                   "sharpness", "solarize"])  # fmt: skip
 def test_strength_zero_changes_nothing(name: str) -> None:
-    """Operations with a magnitude; autocontrast and equalize have none."""
+    """This holds for operations with a magnitude. Autocontrast and equalize have none."""
     images = pictures(3, (2, 3, 11, 14))
-    images[0, :, :4] = 255  # saturated pixels too
+    images[0, :, :4] = 255  # includes saturated pixels
     options = Augmentation(operations=(name,), count=1, strength=0, cutout=0)
     view = strong(as_float(images), torch.tensor([[0.5, 0.9, 0.9, 0, 0, 0]] * 2), options)
     torch.testing.assert_close(view, as_float(images), rtol=0, atol=1e-5)
@@ -241,7 +241,7 @@ def test_strength_scales_the_magnitude(name: str) -> None:
 
 
 def test_operations_follow_each_other() -> None:
-    """Two pixel-wise operations: the first one's result goes into the second."""
+    """With two pixel-wise operations, the result of the first is the input of the second."""
     images = as_float(pictures(5, (3, 3, 9, 9)))
     options = Augmentation(operations=("brightness", "solarize"), count=2, cutout=0)
     first, second = [0.1, 0.8, 0.1], [0.9, 0.7, 0.1]
@@ -253,7 +253,7 @@ def test_operations_follow_each_other() -> None:
 
 # -- strong: pixel-wise operations against Pillow ---------------------------------------------------------
 
-# 100 x 131: Pillow's equalize counts in whole steps of (pixels / 255), which is coarse for small images.
+# 100 x 131, because Pillow's equalize has whole steps of (pixels / 255), coarse for small images.
 PILLOW_SIZES = [(1, 100, 131), (3, 131, 100)]
 
 
@@ -262,10 +262,10 @@ PILLOW_SIZES = [(1, 100, 131), (3, 131, 100)]
 def test_posterize_and_solarize_are_pillows(size: tuple[int, ...], magnitude: float) -> None:
     for image in pictures(6, (2, *size)):
         bits = 8 - round(4 * magnitude)
-        # Both only pick among bytes, so there is nothing to round.
+        # Both only select among bytes, so nothing is rounded.
         found = applied("posterize", image[None], magnitude)[0]
         np.testing.assert_allclose(found, from_pillow(ImageOps.posterize(to_pillow(image), bits)), atol=1e-3)
-        # Strictly brighter than 1 - magnitude is inverted: Pillow's first inverted level is the next byte.
+        # Pixels strictly above 1 - magnitude are inverted: Pillow's first inverted level is the next byte.
         threshold = math.floor(255 * (1 - magnitude)) + 1
         found = applied("solarize", image[None], magnitude)[0]
         expected = from_pillow(ImageOps.solarize(to_pillow(image), threshold))
@@ -287,12 +287,12 @@ def test_equalize_is_pillows(size: tuple[int, ...]) -> None:
     images = pictures(8, (3, *size)) // 3 + 60
     for image, found in zip(images, applied("equalize", images, 0.5), strict=True):
         expected = from_pillow(ImageOps.equalize(to_pillow(image)))
-        # Pillow's step of pixels a level is a whole number, here about 50: up to 1/50 of 255 too small.
+        # Pillow's step of pixels per level is a whole number, here about 50: up to 1/50 of 255 too small.
         np.testing.assert_allclose(found, expected, atol=6)
 
 
 def test_equalize_by_hand() -> None:
-    """Levels 10, 20, 30 hold 2, 3, 1 pixels: 0, 2 and 5 pixels are darker; the brightest becomes white."""
+    """Levels 10, 20, 30 hold 2, 3, 1 pixels, so 0, 2 and 5 pixels are darker. The brightest becomes white."""
     image = np.array([[[[10, 20, 20], [30, 20, 10]]]], np.uint8)
     expected = np.array([[0, 2, 2], [5, 2, 0]]) / 5 * 255
     np.testing.assert_allclose(applied("equalize", image, 0.5)[0, 0], expected, atol=1e-3)
@@ -308,9 +308,9 @@ def test_enhancers_are_pillows(size: tuple[int, ...], magnitude: float, positive
     images = pictures(9, (2, *size))
     for image, found in zip(images, applied(name, images, magnitude, positive), strict=True):
         expected = from_pillow(enhancer(to_pillow(image)).enhance(factor))
-        if name == "sharpness":  # Pillow's filter leaves the border of one pixel as it was
+        if name == "sharpness":  # Pillow's filter does not change the border of one pixel
             found, expected = found[:, 1:-1, 1:-1], expected[:, 1:-1, 1:-1]
-        # Pillow rounds the base (grey, mean, blurred) to a byte, which the factor may double, and truncates.
+        # Pillow rounds the base (gray, mean, blurred) to a byte, which the factor may double, and truncates.
         np.testing.assert_allclose(found, expected, atol=2.1)
 
 
@@ -322,9 +322,9 @@ def test_enhancers_are_pillows(size: tuple[int, ...], magnitude: float, positive
 @pytest.mark.parametrize("positive", [True, False])
 @pytest.mark.parametrize("name", GEOMETRIC)
 def test_warps_are_pillows(size: tuple[int, ...], magnitude: float, positive: bool, name: str) -> None:
-    """Output to input positions, in pixels about the centre: up to 30 degrees, shear 0.3, 0.3 of the side.
+    """Output to input positions, in pixels from the center: up to 30 degrees, shear 0.3, 0.3 of the side.
 
-    Pillow's mode F is bilinear in floats, so both agree but for float32 positions.
+    Pillow's mode F is bilinear in floats, so both agree except for float32 positions.
     """
     height, width = size[1:]
     amount = magnitude * (1 if positive else -1)
@@ -338,7 +338,7 @@ def test_warps_are_pillows(size: tuple[int, ...], magnitude: float, positive: bo
     }[name]
     x0, y0 = width / 2, height / 2
     to_input = (a, b, x0 + c - a * x0 - b * y0, d, e, y0 + f - d * x0 - e * y0)
-    # Interior: all four neighbours inside, where what lies beyond the border does not matter.
+    # In the interior, all four neighbors are inside, so that what lies beyond the border does not matter.
     y, x = np.mgrid[:height, :width] + 0.5
     x_in, y_in = a * x + b * y + to_input[2], d * x + e * y + to_input[5]
     inside = (x_in > 1) & (x_in < width - 1) & (y_in > 1) & (y_in < height - 1)
@@ -357,10 +357,10 @@ def test_warps_are_pillows(size: tuple[int, ...], magnitude: float, positive: bo
 
 
 def test_two_shifts_are_one_warp() -> None:
-    """A shift right and one down together, by whole pixels: nothing is blurred."""
+    """Shifts right and down by whole pixels at once: nothing is blurred."""
     image = pictures(11, (1, 1, 20, 20))
     options = Augmentation(operations=("translate_x", "translate_y"), count=2, cutout=0)
-    # 0.3 * 20 * 0.5 = 3 pixels, read from the right; and from above.
+    # 0.3 * 20 * 0.5 = 3 pixels, read from the right, and from above.
     row = torch.tensor([[0.1, 0.5, 0.9, 0.9, 0.5, 0.1, 0, 0, 0]])
     found = strong(as_float(image), row, options).numpy()[0, 0] * 255
     expected = np.zeros((20, 20))
@@ -370,7 +370,7 @@ def test_two_shifts_are_one_warp() -> None:
 
 @pytest.mark.parametrize("name", [*GEOMETRIC, "color"])
 def test_grey_images_stay_what_colour_ones_would_be(name: str) -> None:
-    """A grey picture as one channel or as three alike: the same view."""
+    """A gray picture gives the same view with one channel or with three equal ones."""
     grey = pictures(12, (2, 1, 15, 18))
     one, three = applied(name, grey, 0.7), applied(name, grey.repeat(3, axis=1), 0.7)
     np.testing.assert_allclose(one.repeat(3, axis=1), three, atol=1e-2)
@@ -378,10 +378,10 @@ def test_grey_images_stay_what_colour_ones_would_be(name: str) -> None:
 
 @pytest.mark.parametrize("name", PHOTOMETRIC)
 def test_pixelwise_operations_do_not_move_pixels(name: str) -> None:
-    """Mirrored in, mirrored out."""
+    """A mirrored input gives the mirrored output."""
     images = pictures(13, (2, 3, 12, 15))
     there = applied(name, images[..., ::-1].copy(), 0.7)[..., ::-1]
-    # The sums of a mean or a blur run in another order.
+    # The sums of a mean or a blur have another order.
     np.testing.assert_allclose(there, applied(name, images, 0.7), atol=1e-3)
 
 
@@ -401,13 +401,13 @@ def test_cutout_is_a_square_of_the_mean_colour(
     view = strong(image, torch.tensor([[0.5, 0.5, 0.5, down, right, amount]]), options)
     height, width = size[1:]
     side = amount * share * min(height, width)
-    # A pixel goes where its centre lies within half a side of the middle, both ways.
+    # A pixel is removed if its center is within half a side of the middle, in both directions.
     rows = [i for i in range(height) if abs(i + 0.5 - down * height) < side / 2]
     columns = [i for i in range(width) if abs(i + 0.5 - right * width) < side / 2]
     largest = math.ceil(share * min(height, width))
     assert len(rows) <= largest and len(columns) <= largest
     expected = image.clone()
-    # Pixels on the very edge may fall either way in float32: leave those positions out.
+    # Pixels exactly on the edge may go either way in float32, so these positions are skipped.
     sure = all(
         abs(abs(i + 0.5 - middle * n) - side / 2) > 1e-4
         for middle, n in ((down, height), (right, width))
@@ -468,7 +468,7 @@ def test_cutmix_covers_one_rectangle_of_the_partners_share(seed: int, shape: tup
             assert (image == rows[:, None] & columns[None, :]).all()
             for line in (rows, columns):
                 assert line.sum() == round(float(side[step]) * len(line)) or not image.any()
-                assert np.abs(np.diff(line.astype(int))).sum() <= 2  # one piece
+                assert np.abs(np.diff(line.astype(int))).sum() <= 2  # it is in one piece
 
 
 def test_cutmix_is_chosen_for_its_share_of_the_views() -> None:

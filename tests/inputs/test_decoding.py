@@ -80,7 +80,7 @@ def test_exif_orientation(tmp_path: Path) -> None:
     image = Image.new("L", (8, 4))
     image.paste(255, (0, 0, 4, 4))
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees clockwise to view
+    exif[0x0112] = 6  # to be rotated by 90 degrees clockwise for viewing
     image.save(tmp_path / "turned.png", exif=exif)
     result = read(tmp_path / "turned.png")
     assert result.shape == (1, 1, 8, 4)
@@ -126,7 +126,7 @@ def test_unreadable_file_is_named_with_its_place(tmp_path: Path, damage: str) ->
 
 
 def broken(path: Path, size: tuple[int, int] = (60, 80)) -> Path:
-    """Its header is complete, but its end is missing."""
+    """A file whose header is complete, but whose end is missing."""
     whole = write(path, *size).read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     return path
@@ -137,7 +137,7 @@ def broken(path: Path, size: tuple[int, int] = (60, 80)) -> Path:
 def test_all_damaged_files_are_named_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: Any, channels: Any
 ) -> None:
-    """The first file among them, and whether it is the header that is damaged or the rest."""
+    """The message names the first of them, and says whether its header or the rest is damaged."""
     monkeypatch.setattr(images, "CHUNK", 2)
     files = [broken(tmp_path / "0.png"), *(write(tmp_path / f"{i}.png") for i in range(1, 5))]
     files += [broken(tmp_path / "5.png"), tmp_path / "6.png"]
@@ -210,10 +210,10 @@ def test_large_sets_go_to_the_cache_and_are_reused(tmp_path: Path, monkeypatch: 
     in_memory = read(*paths, size=(4, 4))
     assert torch.equal(read(*paths, size=(4, 4), memory_limit=1, cache=cache), in_memory)
     with monkeypatch.context() as patch:
-        patch.setattr(Image, "open", None)  # whoever decodes now fails
+        patch.setattr(Image, "open", None)  # any decoding now fails
         again = read(*paths, size=(4, 4), memory_limit=1, cache=cache)
     assert torch.equal(again, in_memory)
-    again[0] = 0  # copy-on-write: neither a crash nor a change of the file
+    again[0] = 0  # copy-on-write: no crash, and the file does not change
     assert torch.equal(read(*paths, size=(4, 4), memory_limit=1, cache=cache), in_memory)
 
     write(paths[2])
@@ -302,9 +302,9 @@ def test_decoding_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     heard: list[tuple[str, int, int]] = []
     with heard_by(lambda *told: heard.append(told)):
         read(*paths, cache=tmp_path, memory_limit=1)
-        read(*paths, cache=tmp_path, memory_limit=1)  # from the cache: nothing to wait for
+        read(*paths, cache=tmp_path, memory_limit=1)  # from the cache, so there is nothing to wait for
     assert heard == [("Decoding images", done, 5) for done in (2, 4, 5)]
-    read(*paths)  # nobody listens
+    read(*paths)  # without a listener
     assert len(heard) == 3
 
 

@@ -1,4 +1,4 @@
-"""DICOM files that pydicom writes, read back: every property against a reference in float64."""
+"""DICOM files that pydicom writes are read back, and every property is compared with a float64 reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RNG = np.random.default_rng(0)
 
 
 def dataset(values: NDArray[Any], bits: int, **elements: Any) -> Dataset:
-    """A data set with the stored values [H, W] or [H, W, 3], and a patient whom nobody may learn of."""
+    """A data set with the stored values [H, W] or [H, W, 3], and a patient who must not be revealed."""
     data = Dataset()
     data.file_meta = FileMetaDataset()
     data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
@@ -69,7 +69,7 @@ def eight(shown: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def linear(values: NDArray[Any], center: float, width: float) -> NDArray[np.float64]:
-    """PS3.3 C.11.2.1.2.1, case by case as it is printed there, to [0, 1]."""
+    """PS3.3 C.11.2.1.2.1, case by case as printed there, scaled to [0, 1]."""
     x = values.astype(np.float64)
     between = ((x - (center - 0.5)) / (width - 1) + 0.5) * 1.0
     low, high = center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2
@@ -89,7 +89,7 @@ def test_without_a_window_the_stored_bits_are_the_range(tmp_path: Path, dtype: s
 
 
 def test_unused_bits_are_not_looked_at(tmp_path: Path) -> None:
-    """An old scanner keeps its overlay in the four bits above the twelve."""
+    """An old scanner stores its overlay in the four bits above the twelve."""
     values = RNG.integers(0, 4096, (4, 6), dtype=np.uint16)
     found = read(write(tmp_path / "a.dcm", dataset(values | 0x5000, 12)))
     assert np.array_equal(found[0], eight(values / 4095))
@@ -216,7 +216,7 @@ def test_resized_as_other_images(tmp_path: Path) -> None:
     assert np.array_equal(dicom, read(tmp_path / "a.png", size=(4, 4), channels=3))
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- what is rejected -----------------------------------------------------------------------------
 
 
 def error_of(path: Path, **options: Any) -> str:
@@ -337,7 +337,7 @@ def test_the_cache_notices_another_window(tmp_path: Path) -> None:
 
 
 def test_the_window_goes_with_the_model(tmp_path: Path) -> None:
-    """What is trained through a window is asked through it, here, on Flower's other machines and later."""
+    """A model that was trained through a window also predicts through it: here, over Flower, and later."""
     values = RNG.integers(0, 4096, (6, 6), dtype=np.uint16)
     path = write(tmp_path / "a.dcm", dataset(values, 12))
     spec = SourceSpec(source="folder", path=tmp_path)

@@ -82,7 +82,7 @@ def test_more_than_the_memory_limit_goes_to_the_cache(tmp_path, monkeypatch) -> 
     options = ImageOptions(size=(9, 9), channels=1, cache=tmp_path / "cache", memory_limit=100)
     assert torch.equal(conform(images, options, "here"), expected)
     assert len(list((tmp_path / "cache").iterdir())) == 1
-    # Again without resizing: the same images are found, others are not.
+    # A second call without resizing finds the same images, but no others.
     monkeypatch.setattr("fedmt.inputs.images.shaping._fit", None)
     assert torch.equal(conform(images, options, "here"), expected)
     with pytest.raises(TypeError):

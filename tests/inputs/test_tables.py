@@ -1,4 +1,4 @@
-"""Tables: statistics, schema, encoding, and what is wrong with a table."""
+"""Tables: statistics, schema, encoding, and problems of a table."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ path = "test.csv"
 
 
 def write(path: Path, count: int, seed: int, label: str = "label", classes: str = "abc") -> None:
-    """Patients: the class shows in `tsh` and `sex`; some values are missing; `patient` names the row."""
+    """Patients: the class shows in `tsh` and `sex`, some values are missing, and `patient` names the row."""
     rng = np.random.default_rng(seed)
     lines = [f"patient,tsh,age,sex,{label}"]
     for i in range(count):
@@ -78,7 +78,7 @@ Numbers = st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_
 
 @given(st.lists(Numbers, min_size=1, max_size=5))
 def test_pooled_moments_are_those_of_all_rows(parts: list[list[float]]) -> None:
-    """Against NumPy in float64 on the rows themselves, which a coordinator never sees."""
+    """Compared with NumPy in float64 on the rows themselves, which a coordinator never sees."""
     every = np.concatenate([np.array(part) for part in parts])
     told = [(len(part), float(np.mean(part)), float(np.var(part))) for part in parts]
     count, mean, variance = pool_moments([*told, (0, 0.0, 0.0)])

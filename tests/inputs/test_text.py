@@ -1,4 +1,4 @@
-"""Hashed text: equal to scikit-learn's HashingVectorizer, and views that are functions of a row alone."""
+"""Hashed text equals scikit-learn's HashingVectorizer, and each view is a function of its row alone."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_a_long_text_is_cut() -> None:
 
 
 def test_the_signature_tells_how_to_hash() -> None:
-    """What an exported model asks for, made by its own words, without this package."""
+    """Makes the input of an exported model from its own description, without this package."""
     input = Text((2, 4), 100)
     entries = np.zeros((2, 4), dtype=np.int64)
     words = ["where", "is", "my", "card"]
@@ -84,7 +84,7 @@ def hashed(gram: str) -> int:
     st.integers(0, 2**20),
 )
 def test_dropping_words_before_hashing(words: list[str], seed: int) -> None:
-    """Against the words themselves: an n-gram stays if all its words do."""
+    """Compared with dropping the words themselves: an n-gram stays if all of its words stay."""
     input = Text((3, 8), 4096)
     samples = input.hashed([" ".join(words)]).samples
     uniforms = torch.rand(1, 8, generator=torch.Generator().manual_seed(seed))
@@ -124,7 +124,7 @@ def test_what_an_input_of_text_is() -> None:
     assert input.seen_shape == (64,) and input.network_arguments == {"features": 64}
     mean, std = input.identity_statistics
     assert not mean.any() and (std == 1).all()
-    # No bucket is scaled up against another, however rare its words are.
+    # No bucket is scaled differently from another, however rare its words are.
     samples = input.hashed(["my card", "my phone", "my card"]).samples
     assert [t.shape for t in input.statistics(samples)] == [(1, 1), (1, 1)]
     example = input.example(5, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Texts through every command: check, run, resume, report, predict, export, and between machines."""
+"""Texts through every command: check, run, resume, report, predict and export, and between machines."""
 
 import csv
 import json
@@ -115,7 +115,7 @@ def test_a_run_and_what_is_made_of_it(config, tmp_path: Path, command, top: str)
     model = fedmt.load(tmp_path / "run")
     assert [top[0][0] for top in model.predict(ASKED, top=1)] == ["lost card", "book flight", "cancel flight"]
     assert model.predict(ASKED, "coarse").argmax(1).tolist() == [0, 1, 1]
-    # The words themselves are nowhere in what a run leaves.
+    # The words themselves are in no file of a run.
     for file in (p for p in (tmp_path / "run").rglob("*") if p.is_file()):
         assert b"airline" not in file.read_bytes(), file
 

@@ -1,4 +1,4 @@
-"""Another input is a file of its own: a toy of thirty lines is trained, reported, asked and exported."""
+"""Another input is one file: a toy of thirty lines is trained, reported, used for prediction and exported."""
 
 import json
 import shutil
@@ -172,7 +172,7 @@ def test_a_source_must_read(config, tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Named(Input):
-    """An input that knows more than its tensor shows."""
+    """An input with more information than its tensor shows."""
 
     name = "named"
     columns: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def test_what_an_input_knows_stays_with_its_center() -> None:
 
 
 def test_images_under_their_own_name() -> None:
-    """As code from before there were other inputs has it."""
+    """The spelling in code that was written before there were other inputs."""
     images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     center = Center(name="a", images=images)
     assert center.images is images and len(center) == center.size == 3

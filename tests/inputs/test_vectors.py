@@ -1,4 +1,4 @@
-"""Vectors: their views, where they are read from, and a run from a table to a model in use."""
+"""Vectors: their views, their sources, and a run from a table to a model in use."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ labels = "labels.npy"
 
 
 def cloud(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points around three middles, in columns of very different scale, and their classes."""
+    """Points around three means, in columns of very different scales, and their classes."""
     rng = np.random.default_rng(seed)
     truth = np.arange(count) % 3
     values = MIDDLES[truth] + rng.normal(size=(count, 3)) * [0.4, 40.0, 1.0]
@@ -73,7 +73,7 @@ def write_csv(path: Path, values: np.ndarray, labels: list[str] | None, more: st
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The federation's files; without names of columns, which npz and npy files do not have."""
+    """The federation's files, without column names, which npz and npy files do not have."""
     values, truth = cloud(30, 0)
     np.savez(tmp_path / "reference.npz", vectors=values, labels=np.array(["abc"[t] for t in truth]))
     values, truth = cloud(60, 1)
@@ -259,7 +259,7 @@ def test_a_run_and_what_is_made_of_it(folder: Path, command, top: str) -> None:
 
 
 def test_it_is_exported_to_onnx(folder: Path, command) -> None:
-    """The graph takes the vectors as they come: standardization is inside it."""
+    """The graph takes raw vectors, because it includes the standardization."""
     onnxruntime = pytest.importorskip("onnxruntime")
     assert command("run", config(folder, method='name = "fedrep"'), "--out", folder / "run")[0] == 0
     _row.cache_clear()  # as in a new process

@@ -1,4 +1,4 @@
-"""M-hat in FedMT from round to round: averaged, learnable, and on its way to M."""
+"""M-hat in FedMT from round to round: averaged, learnable, and approaching M."""
 
 import itertools
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ SPACE = {"center-1": 5, "center-2": 5, "center-3": 5, "center-4": 4, "center-5":
 
 @dataclass(frozen=True)
 class Watched(FedMT):
-    """FedMT that writes down what every center was to do, by (round, name)."""
+    """FedMT that records every center's plan, by (round, name)."""
 
     plans: dict[tuple[int, str], CenterRound] = field(default_factory=dict)
 
@@ -48,8 +48,8 @@ def smooth(matrix, share):
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), classes=st.integers(2, 5), smoothing=st.sampled_from([0.0, 0.01, 0.5]))
 def test_the_gradient_of_a_learnable_matrix(seed, classes, smoothing):
-    """d R^p / d free[j, k] = mean_i q_ik s_ik (M[j, k] - [j = y_i]), with q the posterior by the smoothed
-    matrix and s the share of M[y_i, k] in it, which is 1 without smoothing; and gradcheck."""
+    """d R^p / d free[j, k] = mean_i q_ik s_ik (M[j, k] - [j = y_i]), where q is the posterior by the smoothed
+    matrix, and s is the share of M[y_i, k] in it, which is 1 without smoothing. Also runs gradcheck."""
     rng = np.random.default_rng(seed)
     batch, wanted = 6, 4
     free = torch.from_numpy(rng.normal(size=(classes, wanted))).requires_grad_()
@@ -116,7 +116,7 @@ def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average
             start = method.plans[number, name].work.trainable["free"].softmax(0)
             assert valid(start, classes)
             if number > 1:
-                # It goes on from the matrix it ended in, or from the mean of those of its space.
+                # It continues from the matrix it ended with, or from the mean of the matrices of its space.
                 origin = means[classes] if average else before.kept[name]["correspondence"]
                 torch.testing.assert_close(start, origin, rtol=1e-4, atol=1e-6)
                 used = method.plans[number, name].work.tables["matrix"]
@@ -128,7 +128,7 @@ def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average
 
 
 def test_a_learnable_matrix_without_a_gradient_stays_as_it_is(make_federation):
-    """Smoothing is for training alone: what is remembered must not fade from round to round."""
+    """Smoothing is only for training: what is remembered must not fade from round to round."""
     center = make_federation(samples=30, half=True).centers[0]
     method = FedMT(QUICK, VIEWS, correspondence="estimated", estimator="learnable", projection="all")
     truth = center.correspondence.matrix
@@ -171,7 +171,7 @@ def test_centers_of_one_space_train_with_their_mean_of_the_round_before(make_fed
     )
     states, _ = play(federation, method, rounds=3)
     used = {key: plan.work.tables["matrix"] for key, plan in method.plans.items()}
-    for name in SPACE:  # nobody knows a mean yet
+    for name in SPACE:  # no mean is known yet
         own = method.plans[1, name].keep["correspondence"]
         torch.testing.assert_close(used[1, name], smooth(own, 0.1))
     for number in (2, 3):
@@ -183,7 +183,7 @@ def test_centers_of_one_space_train_with_their_mean_of_the_round_before(make_fed
             for name in group:
                 assert used[number, name].shape == (classes, 10)
                 torch.testing.assert_close(used[number, name], expected)
-    # What a center keeps and answers with is its own estimate of the round, not the mean.
+    # A center keeps and sends its own estimate of the round, not the mean.
     for name in SPACE:
         own = method.plans[3, name].keep["correspondence"]
         assert torch.equal(states[3].kept[name]["correspondence"], own)
@@ -191,7 +191,7 @@ def test_centers_of_one_space_train_with_their_mean_of_the_round_before(make_fed
 
 @pytest.mark.parametrize("estimator", ["em", "learnable"])
 def test_a_late_joiner_trains_with_the_mean_of_the_others(make_federation, play, estimator):
-    """A center that is absent in round 1 has no M-hat of its own when it comes in round 2."""
+    """A center that is absent in round 1 has no M-hat of its own when it joins in round 2."""
     federation = make_federation(departments=3, layers=2, samples=20, half=True)
     training = replace(QUICK, participation=0.6)  # three of five
     group = [n for n, classes in SPACE.items() if classes == 5]
@@ -221,7 +221,7 @@ def test_a_late_joiner_trains_with_the_mean_of_the_others(make_federation, play,
     torch.testing.assert_close(plan.work.tables["matrix"], smooth(expected, 0.01))
     if estimator == "learnable":
         torch.testing.assert_close(plan.work.trainable["free"].softmax(0), expected)
-    # What it keeps is still its own.
+    # It still keeps its own estimate.
     assert not torch.allclose(plan.keep["correspondence"], expected)
 
 
@@ -236,7 +236,7 @@ def test_a_center_with_a_given_matrix_learns_no_mean(make_federation, play):
 
 
 def test_without_averaging_nobody_hears_of_anothers_matrix(make_federation, play):
-    """Other labels at one center change its own M-hat and, in the same round, no other's."""
+    """Other labels at one center change its own M-hat, but no other M-hat in the same round."""
     federation = make_federation(departments=3, layers=2, samples=30, half=True)
     method = FedMT(QUICK, VIEWS, xi=0.05, correspondence="estimated")
     states, _ = play(federation, method, rounds=1)
@@ -249,15 +249,15 @@ def test_without_averaging_nobody_hears_of_anothers_matrix(make_federation, play
         assert same is (name != "center-1")
 
 
-# -- on the way to M ---------------------------------------------------------------------------------------
+# -- approaching M -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_estimate_converges_towards_the_truth(make_federation, play, seed):
-    """Counting, from a model that has hardly been warmed up: the error more than halves.
+    """With counting, and a model with hardly any warm-up, the error more than halves.
 
-    Seeds 0 to 4 measured |M-hat - M| 2.28 .. 2.46 in round 1 and 1.07 .. 1.22 in round 4; a uniform M-hat
-    has 2.8.
+    Seeds 0 to 4 measured |M-hat - M| 2.28 .. 2.46 in round 1 and 1.07 .. 1.22 in round 4. A uniform M-hat has
+    an error of 2.8.
     """
     federation = make_federation(per_class=5, samples=150, seed=seed, half=True)
     training = Training(rounds=4, local_epochs=2, batch_size=25, reference_epochs=5,
@@ -283,8 +283,8 @@ def test_the_estimate_converges_towards_the_truth(make_federation, play, seed):
 
 
 def test_a_learnable_matrix_moves_towards_the_truth(make_federation, play):
-    """Measured with seeds 0 to 4: 2.78 .. 2.81 in round 1, 2.61 .. 2.65 in round 4, and falling each round
-    after the second."""
+    """Seeds 0 to 4 measured 2.78 .. 2.81 in round 1 and 2.61 .. 2.65 in round 4, with a decrease in each
+    round after the second."""
     federation = make_federation(per_class=5, samples=150, half=True)
     training = Training(rounds=4, local_epochs=2, batch_size=25, reference_epochs=5,
                         reference_batch_size=15, warmup_epochs=3, learning_rate=0.05)  # fmt: skip

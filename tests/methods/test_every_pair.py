@@ -1,4 +1,4 @@
-"""Every method with every strategy: it runs and goes on from a checkpoint to the bit, or says why not."""
+"""Every method with every strategy runs and resumes from a checkpoint bit-identically, or says why not."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_it_runs_and_resumes_or_is_refused(make_federation, make_engine, tmp_pat
     assert "backbone.features.0.0.weight" in moved
     if method != "single":
         assert all("losses" in c for c in record["centers"].values())
-    # Another process that knows the checkpoint alone.
+    # Another process that knows only the checkpoint.
     folder = RunFolder.create(tmp_path / "run", "seed = 0\n")
     folder.save(middle)
     read = folder.load()
@@ -159,7 +159,7 @@ def test_a_center_without_labels_abstains_from_supervised_methods(mixed, play, m
     assert f"{method.name} learns from labels alone" in centers["none"]["abstained"]
     assert "losses" in centers["same"] and "losses" in centers["other"]
     assert after.kept["none"] == {}
-    # It has no part in the mean either: without it, the same weights.
+    # It does not affect the mean either: without it, the weights are the same.
     fewer = replace(mixed, centers=tuple(c for c in mixed.centers if c.name != "none"))
     training = replace(TINY, batch_norm="static-reference")
     (_, one), _ = play(mixed, method(training, VIEWS), FedAvg(), rounds=1)
@@ -184,15 +184,15 @@ def test_a_center_in_the_wanted_space_trains_the_wanted_head(mixed, make_engine)
     outcome = engine.site.center_round(same, state.weights, {}, {}, 1)
     assert own in outcome.update and other not in outcome.update
     after, record = engine.round(state)
-    # The only one that sends it.
+    # This is the only center that sends it.
     torch.testing.assert_close(after.weights[own], state.weights[own] + outcome.update[own])
-    # FedRep: a head of its own, which neither travels nor is the reference center's.
+    # In FedRep, it has its own head, which is neither sent nor the reference center's.
     engine = make_engine(mixed, FedRep(TINY, VIEWS), FedAvg())
     state, _ = engine.start()
     after, record = engine.round(state)
     assert set(after.kept["same"]) == {"weights:backbone.fc.weight", "weights:backbone.fc.bias"}
     assert not torch.equal(after.kept["same"][f"weights:{own}"], after.weights[own])
-    assert set(record["accuracy"]) == {"garment", "layer"}  # the test sets' spaces that a head answers in
+    assert set(record["accuracy"]) == {"garment", "layer"}  # spaces of the test sets in which a head answers
 
 
 def test_a_center_in_the_wanted_space_uses_its_labels_in_fedmt_and_not_in_semifl(mixed, play):

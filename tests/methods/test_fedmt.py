@@ -1,4 +1,4 @@
-"""FedMT's part of a round against references, and one run that a wrong method would fail."""
+"""FedMT's part of a round against references, and one run that an incorrect method would fail."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ QUICK = Training(rounds=2, local_epochs=2, batch_size=7, warmup_epochs=0)
 
 
 def guesses(center, sharpness=4.0, seed=0):
-    """Probabilities [N, 10] that lean to the truth."""
+    """Probabilities [N, 10] that favor the truth."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(len(center), 10, generator=generator)
     logits[torch.arange(len(center)), center.truth] += sharpness
@@ -41,8 +41,8 @@ def guesses(center, sharpness=4.0, seed=0):
     ("projection", "projection_loss"), [("all", "proper"), ("all", "double-softmax"), ("none", "proper")]
 )
 def test_center_loss_is_the_papers(make_federation, projection, projection_loss, prior, soft):
-    """R^p + lambda_2 (L_fix + lambda_1 L_mix), in float64, by the equations, on the same views; with a prior
-    that is not ignored, of shifted logits and against the posterior by W = pi M."""
+    """R^p + lambda_2 (L_fix + lambda_1 L_mix) by the equations, in float64, on the same views. With a prior
+    that is not ignored, it uses shifted logits and the posterior by W = pi M."""
     center = make_federation().centers[0]
     method = FedMT(
         QUICK, VIEWS, xi=0.7, lambda_1=0.3, lambda_2=0.6, projection_loss=projection_loss,
@@ -63,7 +63,7 @@ def test_center_loss_is_the_papers(make_federation, projection, projection_loss,
     def model(x):
         return plain_model(x) + pi.log()
 
-    # Views of several steps at once, as an engine makes them; the second step is checked.
+    # Views of several steps are made at once, as in an engine, and the second step is checked.
     all_views = work.views(center.images[work.steps["index"]], work.steps)
     step = {k: v[1] for k, v in work.steps.items()}
     losses = work.loss(plain_model(all_views[1]), step, work.tables)
@@ -77,7 +77,7 @@ def test_center_loss_is_the_papers(make_federation, projection, projection_loss,
     assert 0 < confident.sum() < len(center)
 
     def cross_entropy(scores, i):
-        """Of a confident sample against its pseudo-label; of another against q, or none."""
+        """The loss of a confident sample against its pseudo-label, and of another one against q, or none."""
         log_f = scores.double().log_softmax(1)[0]
         return -log_f[q[i].argmax()] if confident[i] else -(q[i].double() * log_f).sum()
 
@@ -94,12 +94,12 @@ def test_center_loss_is_the_papers(make_federation, projection, projection_loss,
         l_fix.append(counts * cross_entropy(strong_scores, own[i]))
         scores = model(share * views[i : i + 1] + (1 - share) * views[7 + i : 8 + i])
         other = cross_entropy(scores, partner[i])
-        if not soft and not confident[partner[i]]:  # S_mix is of all samples, by their pseudo-labels
+        if not soft and not confident[partner[i]]:  # S_mix contains all samples, with their pseudo-labels
             other = -scores.log_softmax(1)[0, q[partner[i]].argmax()]
         l_mix.append(counts * (share * cross_entropy(scores, own[i]) + (1 - share) * other))
     parts = [sum(terms) / 7 for terms in (r_p, l_fix, l_mix)]
     if projection == "none":
-        assert len(all_views[1]) == 14 and "projection" not in losses  # no weak view is paid for
+        assert len(all_views[1]) == 14 and "projection" not in losses  # no weak view is computed
         parts[0] = 0.0
     for name, expected in zip(("projection", "fix", "mix"), parts, strict=True):
         assert float(losses.get(name, 0.0)) == pytest.approx(float(expected), rel=1e-5), name
@@ -121,13 +121,13 @@ def test_which_samples_the_steps_visit(make_federation):
             assert set(visited) == set(range(len(center)))
         else:
             assert set(visited) == set(fix)
-        # S_mix is drawn from all of the center, confident or not.
+        # S_mix is drawn from all samples of the center, confident or not.
         assert not set(plan.work.steps["index"][:, 1].flatten().tolist()) <= set(fix)
 
 
 @pytest.mark.parametrize("projection", ["all", "none"])
 def test_with_soft_targets_nobody_waits(make_federation, projection):
-    """Not one confident sample: the paper's center abstains, this one trains on all of its guesses."""
+    """Without a confident sample, the paper's center abstains, but this one trains on all its guesses."""
     center = replace(make_federation().centers[0], space=None, labels=None, correspondence=None)
     unsure = torch.full((len(center), 10), 0.1)
     waiting = FedMT(QUICK, VIEWS, xi=0.95, projection=projection, soft=False)
@@ -139,8 +139,8 @@ def test_with_soft_targets_nobody_waits(make_federation, projection):
 
 
 def test_the_round_is_a_step_of_em_on_the_projection_loss(make_federation):
-    """What `projection = "none"` rests on: at the received model, the gradient of the soft cross-entropy
-    against the posterior is that of R^p, for any scores."""
+    """`projection = "none"` relies on this: at the received model, the gradient of the soft cross-entropy
+    against the posterior equals that of R^p, for any scores."""
     center = make_federation().centers[0]
     matrix, labels = center.correspondence.matrix.double(), center.labels
     generator = torch.Generator().manual_seed(3)
@@ -174,7 +174,7 @@ def test_pseudo_labels_plain_and_posterior(make_federation):
     assert torch.equal(p.pseudo_labels, probabilities.argmax(1))
     expected = posterior(probabilities, center.correspondence.matrix, center.labels)
     assert torch.equal(q.pseudo_labels, expected.argmax(1))
-    # A posterior pseudo-label always agrees with the center's own label; a plain one need not.
+    # A posterior pseudo-label always agrees with the center's own label, whereas a plain one may not.
     mapped = center.correspondence.map_labels(q.pseudo_labels)
     assert torch.equal(mapped, center.labels)
     assert not torch.equal(center.correspondence.map_labels(p.pseudo_labels), center.labels)
@@ -198,7 +198,7 @@ def test_a_known_prior_holds_the_shares_of_the_guess(make_federation):
 
 
 def test_estimated_uses_no_given_matrix(make_federation):
-    """FedMT (E) must give the same plan whether the true M is written down or not."""
+    """FedMT (E) must give the same plan whether or not the true M is given."""
     center = make_federation().centers[0]
     blind = replace(center, correspondence=None)
     wrong = replace(
@@ -224,14 +224,14 @@ def test_estimated_uses_no_given_matrix(make_federation):
 @pytest.mark.parametrize("source", ["own", "mean"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.01])
 def test_an_estimate_with_an_impossible_label_costs_no_infinite_loss(make_federation, source, smoothing):
-    """No confident sample carries label 0, here or, in the round before, anywhere: its row of M-hat is zero.
-    Its samples have no gradient in R^p, and the others' is as it was."""
+    """No confident sample has label 0, here or, in the round before, anywhere, so its row of M-hat is zero.
+    Its samples have no gradient in R^p, and the gradient of the others is unchanged."""
     center = make_federation().centers[0]
     probabilities = guesses(center, sharpness=8.0)
     kept = {}
     if source == "own":
         probabilities[:] = 0.1
-        # Every wanted class has one confident sample, so that no column of M-hat is filled up.
+        # Every wanted class has one confident sample, so that no column of M-hat has to be filled in.
         others = (center.labels != 0).nonzero().flatten()[:10]
         probabilities[others] = 20 * torch.eye(10)
         probabilities = probabilities.softmax(1)
@@ -279,7 +279,7 @@ def test_an_estimate_with_an_impossible_label_costs_no_infinite_loss(make_federa
 
 
 class NeverZero(Counting):
-    """Says that the first label never occurs."""
+    """Estimates that the first label never occurs."""
 
     def estimate(self, evidence):
         found = super().estimate(evidence)
@@ -339,11 +339,11 @@ def test_rate_is_a_cosine():
     assert replace(training, schedule="constant").rate(4) == 0.1
 
 
-# -- a correspondence that says nothing new ----------------------------------------------------------------
+# -- a correspondence without new information --------------------------------------------------------------
 
 
 def test_with_the_identity_the_projected_loss_is_cross_entropy(make_federation):
-    """J = K and M the identity: R^p and its gradient are those of cross-entropy on the labels."""
+    """With J = K and M the identity, R^p and its gradient are those of cross-entropy on the labels."""
     federation = make_federation(half=True)
     center = federation.centers[0]
     same = replace(federation, centers=(identity(center, federation.wanted),)).centers[0]
@@ -371,7 +371,7 @@ def identity(center, wanted):
 def test_with_the_identity_a_round_is_fedavgs(make_federation):
     """Without lambda_2, every center's training is plain SGD on its labels, and the round is their mean.
 
-    A network without batch norm: with it, the other views would share the batch's statistics.
+    The network has no batch norm, because the other views would share the batch's statistics.
     """
     federation = make_federation(samples=30, half=True)
     federation = replace(
@@ -394,7 +394,7 @@ def test_with_the_identity_a_round_is_fedavgs(make_federation):
         optimizer = torch.optim.SGD(
             model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
         )
-        # The same samples and weak views; the engine's order of random numbers.
+        # The samples and weak views are the same, in the engine's order of random numbers.
         plan = method.center_round(
             center, torch.full((30, 10), 0.1), {}, 1, random_numbers(5, 1, center.name)
         )
@@ -417,10 +417,11 @@ def test_with_the_identity_a_round_is_fedavgs(make_federation):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_right_correspondence_beats_a_shuffled_one(make_federation, play, seed):
-    """With M's columns shuffled the same run must end clearly worse.
+    """With M's columns shuffled, the same run must end clearly worse.
 
-    With R^p, seeds 0 to 5 measured 0.56 .. 0.71 with M and 0.33 .. 0.46 shuffled; the margin is that of then.
-    The garments are equally frequent, and the prior says so: an estimated one makes up for part of a wrong M.
+    With R^p, seeds 0 to 5 measured 0.56 .. 0.71 with M and 0.33 .. 0.46 shuffled. The margin dates from then.
+    The garments are equally frequent, and the prior is set accordingly, because an estimated prior makes up
+    for part of a wrong M.
     """
     federation = make_federation(per_class=3, departments=1, layers=1, samples=150, seed=seed, half=True)
     shuffled = []
@@ -447,11 +448,11 @@ def partition(name, groups):
 
 @pytest.mark.slow
 def test_two_partitions_teach_more_than_either(make_federation, play):
-    """Neither tells every class apart, both together do. The same images, labelled by one, the other, or half
-    by each.
+    """Neither partition separates all classes, but both together do. The same images are labeled by one, by
+    the other, or half by each.
 
-    Seeds 0 to 5 measured 0.014 .. 0.122 more than by the first alone (mean 0.063), and -0.014 .. 0.088 more
-    than by the second alone (mean 0.060).
+    Seeds 0 to 5 measured 0.014 .. 0.122 more than with the first alone (mean 0.063), and -0.014 .. 0.088 more
+    than with the second alone (mean 0.060).
     """
     pairs = partition("pairs", [(0, 6), (2, 4), (5, 7), (9, 8), (3, 1)])
     halves = partition("halves", [(6, 2, 7, 9, 3), (0, 4, 5, 8, 1)])

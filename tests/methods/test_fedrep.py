@@ -1,4 +1,4 @@
-"""FedRep: one network for all, and last layers that never leave their center."""
+"""FedRep: one network for all centers, and last layers that never leave their center."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -34,7 +34,7 @@ def reference_round(site, *arguments):
 
 @pytest.mark.parametrize("strategy", [FedAvg(), Scaffold()])
 def test_no_head_is_sent(federation, make_engine, strategy):
-    """Neither as weights nor as a control variate, by a center nor by the reference center."""
+    """No center, not even the reference center, sends it, neither as weights nor as a control variate."""
     engine = make_engine(federation, METHOD, strategy)
     state, _ = engine.start()
     state, _ = engine.round(state)
@@ -53,14 +53,14 @@ def test_no_head_is_sent(federation, make_engine, strategy):
         assert not [k for k in outcome.update if "fc" in k]
     for center, outcome in zip(centers, outcomes, strict=False):
         assert set(unpacked("weights", outcome.kept)) == HEAD[center.name]
-    assert not unpacked("weights", state.kept[name])  # its head is the one of the state
+    assert not unpacked("weights", state.kept[name])  # its head is in the state
     assert not [k for k in state.server if "fc" in k]
 
 
 def test_heads_stay_where_they_are_made(federation, play):
     states, _ = play(federation, METHOD)
     for before, after in pairwise(states):
-        # The model of the state has the reference center's head; the others in it nobody trains.
+        # The model in the state has the reference center's head. The other heads in it are not trained.
         assert all(torch.equal(after.weights[k], states[0].weights[k]) for k in DEPARTMENT | LAYER)
         assert all(not torch.equal(after.weights[k], before.weights[k]) for k in OWN)
         for center, keys in HEAD.items():
@@ -70,7 +70,8 @@ def test_heads_stay_where_they_are_made(federation, play):
 
 
 def test_a_head_is_trained_by_its_own_center_alone(federation, play):
-    """Others' labels change what they send, and so the network, but in the same round no head but theirs."""
+    """Others' labels change what they send, and so the network, but in the same round they change only their
+    heads."""
     rng = np.random.default_rng(0)
     first, second, third = federation.centers
     other = replace(second, labels=second.labels[torch.from_numpy(rng.permutation(len(second)))])
@@ -94,7 +95,7 @@ def test_a_center_goes_on_from_its_own_head(federation, make_engine):
     for key, value in model.items():
         expected = state.kept["center-1"][f"weights:{key}"] if key in DEPARTMENT else state.weights[key]
         assert torch.equal(value, expected)
-    # With a rate of next to nothing the head stays what it was: it is not begun anew.
+    # With a rate close to zero, the head stays as it was, because it is not initialized again.
     still = make_engine(
         federation, replace(METHOD, training=replace(QUICK, learning_rate=1e-20, weight_decay=0.0))
     )
@@ -120,7 +121,7 @@ def test_the_reference_center_counts_in_the_mean(federation, make_engine):
 def test_accuracy_in_their_spaces_is_the_mean_over_the_centers_own_models(
     federation, play, make_engine, strategy
 ):
-    """Recomputed from whole models; with FedBN they differ in more than the head."""
+    """Recomputed from whole models, which with FedBN differ in more than the head."""
     method = replace(METHOD, training=replace(QUICK, rounds=2, local_epochs=8, batch_norm="running"))
     (*_, state), records = play(federation, method, strategy)
     fresh = make_engine(federation, method, strategy)
@@ -167,10 +168,10 @@ def test_there_is_no_warm_up(federation, play):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_centers_that_mean_different_things_by_their_labels(make_federation, make_engine, seed):
-    """Two centers of one space, whose labels of the same things differ: each is right in its own way.
+    """Two centers of one space label the same things differently, and each is right in its own way.
 
-    Any head that both shared would be right for one of them at most on every image: 0.5 in the mean. Seeds 0
-    to 5 measured 0.81 .. 0.86 here.
+    A head that both shared could be right for only one of them on every image: 0.5 on average. Seeds 0 to 5
+    measured 0.81 .. 0.86 here.
     """
     federation = make_federation(per_class=3, departments=2, layers=0, samples=100, seed=seed, half=True)
     first, second = federation.centers

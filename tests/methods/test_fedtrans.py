@@ -1,4 +1,4 @@
-"""FedTrans: the centers' classes first, the reference center's labels in the last round alone."""
+"""FedTrans: first the centers' classes, and the reference center's labels only in the last round."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -33,17 +33,17 @@ def test_the_reference_centers_labels_wait_for_the_last_round(make_federation, p
     others, _ = play(replace(federation, reference=reference), METHOD)
     for one, two in zip(states[:-1], others[:-1], strict=True):
         assert equal(one.weights, two.weights)
-        # Nor does anything else move the new layer: no decay, no statistics.
+        # Nothing else changes the new layer either: no decay, no statistics.
         assert equal(one.weights, states[0].weights, OWN)
     assert not equal(states[-1].weights, others[-1].weights)
     assert [r["reference_loss"] is None for r in records] == [True, True, True, False]
-    # The centers' answer does not hang on them even then.
+    # Even then, the answer in the centers' spaces does not depend on them.
     shared, other = (unpacked("shared", s[-1].server) for s in (states, others))
     assert equal(shared, other)
 
 
 def test_the_answer_in_the_centers_spaces_is_the_model_before_fine_tuning(make_federation, play, make_engine):
-    """To the bit: the same run with a later end has, after as many rounds, the shared model."""
+    """Bit-identical: the same run with a later end has the shared model after the same number of rounds."""
     federation = make_federation(samples=20, half=True)
     states, records = play(federation, METHOD)
     longer = replace(METHOD, training=replace(QUICK, rounds=4))
@@ -54,7 +54,7 @@ def test_the_answer_in_the_centers_spaces_is_the_model_before_fine_tuning(make_f
     for space in ("department", "layer"):
         assert records[-1]["accuracy"][space] == before[-1]["accuracy"][space]
     assert not equal(shared, states[-1].weights)
-    # Recomputed: the shared model's own head, on the test images.
+    # Recomputed with the shared model's own head, on the test images.
     engine = make_engine(federation, METHOD)
     engine.model.load_state_dict(shared)
     for head, test in enumerate(federation.tests[1:], 1):
@@ -97,7 +97,7 @@ def test_a_head_is_the_mean_over_the_centers_of_its_space(make_federation, make_
 
 
 def test_an_absent_space_keeps_its_head(make_federation, play):
-    """Only centers of one space train: weight decay must not touch the head of the other."""
+    """Only centers of one space train, and weight decay must not change the head of the other."""
     federation = make_federation(samples=20, half=True)
     first, second, third = federation.centers
     silent = replace(third, name="silent", space=None, labels=None, correspondence=None)
@@ -114,12 +114,13 @@ def test_an_absent_space_keeps_its_head(make_federation, play):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_what_the_centers_teach_is_carried_over(make_federation, play, seed):
-    """A short, gentle fine-tuning stands on the network it begins from: with the centers' labels scrambled it
-    must end clearly worse.
+    """A short, gentle fine-tuning depends on the network that it starts from: with the centers' labels
+    scrambled, it must end clearly worse.
 
-    Seeds 0 to 5 measured 0.47 .. 0.56 in the wanted space against 0.32 .. 0.43 scrambled, the smallest
-    difference 0.058; 0.05 .. 0.12 before the fine-tuning; 0.87 .. 0.90 in the centers' spaces. (Against
-    Single no gain was found on so few images: with enough epochs of fine-tuning both end near 0.6.)
+    Seeds 0 to 5 measured 0.47 .. 0.56 in the wanted space and 0.32 .. 0.43 scrambled, with a smallest
+    difference of 0.058. Before the fine-tuning they measured 0.05 .. 0.12, and 0.87 .. 0.90 in the centers'
+    spaces. (No gain over Single was found on so few images: with enough epochs of fine-tuning, both end close
+    to 0.6.)
     """
     federation = make_federation(per_class=3, departments=1, layers=1, samples=150, seed=seed, half=True)
     rng = np.random.default_rng(9)

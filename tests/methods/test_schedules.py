@@ -1,4 +1,4 @@
-"""Schedules: what each answers, and that an engine asks for nothing else, whatever the method."""
+"""Schedules: what each one returns, and that an engine asks for nothing else, whatever the method."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -49,7 +49,7 @@ class LonelySemiFL(SemiFL):
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_method_with_another_schedule(make_federation, make_engine, graphs):
-    """SemiFL, whose own is to alternate: with each other schedule, the engine does as that says."""
+    """SemiFL's own schedule alternates. With every other schedule, the engine follows that schedule."""
     federation = make_federation(samples=20, half=True)
 
     def played(kind):

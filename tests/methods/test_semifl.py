@@ -1,4 +1,4 @@
-"""SemiFL: its loss by the equations, which samples it sees, and that centers' labels do not exist for it."""
+"""SemiFL: its loss by the equations, the samples that it sees, and that it ignores the centers' labels."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def test_only_confident_samples_are_visited_and_partners_are_of_all(make_federat
 
 
 def test_the_centers_labels_have_no_influence(make_federation, play):
-    """Shuffled, or none at all: the same weights to the bit."""
+    """With shuffled labels, or none at all, the weights are bit-identical."""
     federation = make_federation(samples=30, half=True)
     rng = np.random.default_rng(0)
     shuffled = tuple(
@@ -78,7 +78,7 @@ def test_the_centers_labels_have_no_influence(make_federation, play):
     for states, _ in runs[1:]:
         for one, other in zip(runs[0][0], states, strict=True):
             assert all(torch.equal(one.weights[k], other.weights[k]) for k in one.weights)
-    # Yet it predicts in their spaces, through the correspondences that are known.
+    # It still predicts in their spaces, through the known correspondences.
     assert {"department", "layer"} <= set(records[0]["accuracy"])
     assert records[0]["accuracy"]["garment"] == records[2]["accuracy"]["garment"]
 

@@ -1,4 +1,4 @@
-"""Single: the reference center alone, whatever the centers hold."""
+"""Single: only the reference center counts, whatever the centers hold."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ QUICK = Training(rounds=2, local_epochs=1, reference_epochs=2, reference_batch_s
 
 
 def test_the_centers_have_no_influence(make_federation, play):
-    """Neither their images (statistics!) nor their labels, nor whether there are any."""
+    """Neither their images (statistics!) nor their labels matter, nor whether there are any centers."""
     federation = make_federation(samples=20, half=True)
     rng = np.random.default_rng(0)
     changed = tuple(
@@ -32,7 +32,7 @@ def test_the_centers_have_no_influence(make_federation, play):
 
 
 def test_it_is_the_reference_centers_part_of_a_federated_method(make_federation, play):
-    """FedMT with every center away, and the reference center's statistics alone, is Single."""
+    """FedMT with all centers absent, and with only the reference center's statistics, is Single."""
     federation = make_federation(samples=20, half=True)
     alone = replace(QUICK, batch_norm="static-reference", dropouts=0.9999)
     (*_, single), _ = play(federation, Single(QUICK, VIEWS))

@@ -1,4 +1,4 @@
-"""Paired differences against plain references, and their intervals against what they promise."""
+"""Paired differences against plain references, and their intervals against their nominal coverage."""
 
 import math
 
@@ -16,7 +16,7 @@ WHOLE = [name for name, metric in METRICS.items() if metric.function is not None
 
 
 def drawn(samples: int, seed: int, gap: float = 0.6, alike: float = 0.8) -> tuple[Tensor, Tensor, Tensor]:
-    """Two models' probabilities and the labels; uneven classes. The first knows more by `gap`.
+    """Probabilities of two models and the labels, with uneven classes. The first model is better by `gap`.
 
     alike: the correlation of the two models' noise.
     """
@@ -27,14 +27,14 @@ def drawn(samples: int, seed: int, gap: float = 0.6, alike: float = 0.8) -> tupl
     rest = math.sqrt(1 - alike**2)
     one = (1.0 + gap) * truth + alike * shared + rest * own
     two = truth + alike * shared + rest * other
-    # Far too sure: near a calibration error of zero, the estimate of few samples is biased itself.
+    # Far too confident: near a calibration error of zero, the estimate from few samples is itself biased.
     return (4 * one).softmax(1), (4 * two).softmax(1), labels
 
 
 def by_hand(
     name: str, first: list[Tensor], second: list[Tensor], labels: Tensor
 ) -> tuple[float, float, float]:
-    """One resample after the other, with repeated rows, in float64; each metric as the registry has it."""
+    """One resample after another, with repeated rows, in float64, for each metric in the registry."""
     of = METRICS[name].function
 
     def side(runs: list[Tensor], chosen: Tensor) -> float:
@@ -78,7 +78,7 @@ def test_what_is_compared_against_itself_is_equal_and_the_sides_are_antisymmetri
     for difference in differences([one], [one], labels).values():
         assert (difference.value, difference.low, difference.high) == (0, 0, 0)
         assert difference.judged == "no difference"
-    assert differences([one], [two], labels) == there  # the same every time
+    assert differences([one], [two], labels) == there  # it is the same every time
 
 
 def test_a_metric_of_the_user_s_own_is_compared_one_resample_at_a_time(monkeypatch):
@@ -93,8 +93,9 @@ def test_a_metric_of_the_user_s_own_is_compared_one_resample_at_a_time(monkeypat
 
 
 def test_intervals_cover_the_true_difference_as_often_as_they_say(monkeypatch):
-    """95% of 200 test sets of 200 samples, for every metric. A width that is wrong by a third, in
-    either direction, leaves these bounds for every metric, and so does an interval that is not paired."""
+    """The intervals cover it in 95% of 200 test sets of 200 samples, for every metric. A width that is wrong
+    by a third, in either direction, violates these bounds for every metric, and so does an unpaired
+    interval."""
     monkeypatch.setattr("fedmt.metrics.intervals.MOST", 200)
     monkeypatch.setattr("fedmt.metrics.comparing.RESAMPLES", 200)
     one, two, labels = drawn(60_000, 10**6)

@@ -1,4 +1,4 @@
-"""Every metric against a plain float64 reference, and every interval against what it promises."""
+"""Every metric against a plain float64 reference, and every interval against its nominal coverage."""
 
 import math
 import warnings
@@ -19,7 +19,7 @@ from fedmt.metrics.measuring import Answers, by_class, values, with_intervals
 
 
 def pairs(p: np.ndarray, y: np.ndarray, k: int) -> float:
-    """The AUROC by its definition: over all pairs of a sample of class k and another."""
+    """The AUROC by its definition, over all pairs of a sample of class k and another sample."""
     positive, negative = p[y == k, k], p[y != k, k]
     if not len(positive) or not len(negative):
         return math.nan
@@ -82,7 +82,7 @@ REFERENCE = {
 
 
 def made_up(samples: int, classes: int, seed: int, sharp: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Uneven classes, probabilities that know something, and some that are tied."""
+    """Uneven classes, informative probabilities, and some ties."""
     generator = torch.Generator().manual_seed(seed)
     labels = (torch.rand(samples, generator=generator) ** 2 * classes).long().clamp(0, classes - 1)
     logits = torch.randn(samples, classes, generator=generator)
@@ -136,7 +136,7 @@ def test_probabilities_that_rounding_left_above_one_are_not_taken_for_logits():
 @pytest.mark.filterwarnings("ignore:No (positive|negative) samples in targets:UserWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_values_are_those_of_torchmetrics(case):
-    """A well-kept library, which takes a second to import and ranks one test set at a time."""
+    """A well-maintained library, which takes a second to import and ranks one test set at a time."""
     from torchmetrics.functional import classification as theirs
 
     probabilities, labels = CASES[case]
@@ -159,7 +159,7 @@ def test_values_are_those_of_torchmetrics(case):
     }
     judged = torch.tensor([0 < int((labels == k).sum()) < len(labels) for k in range(classes)])
     for name, values_by_class in by_class.items():
-        if name in ("auroc", "average_precision"):  # theirs has a number where there is nothing to rank
+        if name in ("auroc", "average_precision"):  # torchmetrics gives a number if there is nothing to rank
             values_by_class = torch.where(judged, values_by_class, torch.nan)
         ours = METRICS[name].by_class(probabilities, labels)
         assert ours.tolist() == pytest.approx(values_by_class.tolist(), abs=1e-6, nan_ok=True), name
@@ -178,7 +178,7 @@ def test_calibration_error_is_guo_s_and_torchmetrics_except_at_confidence_one():
 
 
 def test_wilson_against_its_definition():
-    """The ends of the interval are the shares p at which the observed one is just 1.96 deviations away."""
+    """The interval ends at the shares p for which the observed share is exactly 1.96 deviations away."""
     for right, n in ((0, 10), (3, 10), (10, 10), (754, 2000)):
         share = right / n
         ends = wilson(torch.tensor(share, dtype=torch.float64), torch.tensor(n)).tolist()
@@ -208,7 +208,7 @@ def test_weights_are_those_of_resamples_and_always_the_same():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_weighted_sample_counts_as_a_repeated_one(seed):
-    """What intervals compute from weights is what the metric is on the resample itself."""
+    """What intervals compute from weights equals the metric on the resample itself."""
     probabilities, labels = made_up(60, 4, seed)
     weights = torch.cat(list(drawn_weights(60, 4, torch.device("cpu"))))[:5]
     for row in weights:
@@ -241,12 +241,12 @@ def test_both_ways_to_resample_give_about_the_same_interval(name):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """As many resamples as a large test set is given: coverage takes hundreds of intervals."""
+    """As many resamples as for a large test set, because coverage takes hundreds of intervals."""
     monkeypatch.setattr(intervals, "MOST", FEWEST)
 
 
 def truth(name: str, sharp: float) -> float:
-    """The metric of a test set so large that it is nearly the population's."""
+    """The metric of a test set so large that it is close to the population's value."""
     return float(METRICS[name].function(*drawn(50_000, 10**6, sharp)))
 
 
@@ -260,8 +260,8 @@ def drawn(samples: int, seed: int, sharp: float) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", REFERENCE)
 def test_intervals_cover_the_truth_as_often_as_they_say(name, quick):
-    """95% of 300 test sets of 300 samples; a wrong width by a third would leave these bounds."""
-    sharp = 3.0  # far too sure, so that the calibration error has something to find
+    """They cover it in 95% of 300 test sets of 300 samples. A width wrong by a third fails these bounds."""
+    sharp = 3.0  # far too confident, so that there is a calibration error to find
     real = truth(name, sharp)
     hits = 0
     for seed in range(300):

@@ -1,4 +1,4 @@
-"""A metric that is entered in the registry is everywhere, without any other change."""
+"""A metric that is added to the registry appears everywhere, without any other change."""
 
 import json
 
@@ -48,7 +48,7 @@ label = "one"
 
 @pytest.fixture
 def toy(monkeypatch):
-    """The mean probability of the true class, of all samples and of each class."""
+    """The mean probability of the true class, over all samples and over each class."""
     metric = Metric(
         "toy",
         "Toy",

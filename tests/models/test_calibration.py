@@ -1,4 +1,4 @@
-"""Temperature scaling: the fit, the measure, and that a run only calibrates on what it held out."""
+"""Temperature scaling: the fit, the measure, and that a run calibrates only on what it held out."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def test_a_temperature_that_the_data_does_not_bound_stays_within_bounds() -> Non
 
 
 def test_calibration_error_by_hand() -> None:
-    """Two bins: 0.9 sure and right half the time, 0.6 sure and always right."""
+    """Two bins: 0.9 confident and right half the time, and 0.6 confident and always right."""
     probabilities = torch.tensor([[0.9, 0.1]] * 2 + [[0.6, 0.4]] * 2)
     labels = torch.tensor([0, 1, 0, 0])
     expected = (2 * abs(0.5 - 0.9) + 2 * abs(1 - 0.6)) / 4
@@ -124,7 +124,7 @@ def test_resuming_a_finished_run_keeps_the_temperature(tiny_run, tmp_path: Path,
     command("export", folder, "--safetensors", tmp_path / "model.safetensors")
     card = json.loads((tmp_path / "model.card.json").read_text())
     assert card["calibration"]["temperature"] == model.temperature
-    # A run whose temperature an earlier version removed gets it back.
+    # A run whose temperature was removed by an earlier version gets it back.
     raw = {**json.loads(written), "calibration": None}
     (folder / "model.json").write_text(json.dumps(raw))
     run(config, folder, resume=True)
@@ -132,7 +132,7 @@ def test_resuming_a_finished_run_keeps_the_temperature(tiny_run, tmp_path: Path,
 
 
 def test_a_finished_run_without_its_last_weights_is_calibrated_again(tiny_run, tmp_path: Path) -> None:
-    """Until then the temperature would be one of other weights."""
+    """Until then, the temperature would belong to other weights."""
     folder = tmp_path / "run"
     shutil.copytree(tiny_run("fedmt-estimated"), folder)
     written = (folder / "model.json").read_bytes()
@@ -179,7 +179,7 @@ def test_copies_of_held_out_images_are_refused() -> None:
 
 
 def test_the_temperature_is_fitted_for_the_prior_of_the_held_out_samples() -> None:
-    """Logits for a uniform prior, labels from a place with another one: without its shift, T is wrong."""
+    """Logits for a uniform prior, and labels from a place with another one: without its shift, T is wrong."""
     generator = torch.Generator().manual_seed(2)
     prior, truth = torch.tensor([0.05, 0.15, 0.8], dtype=torch.float64), 2.0
     labels = torch.multinomial(prior, 20_000, replacement=True, generator=generator)
@@ -196,7 +196,7 @@ def test_the_temperature_is_fitted_for_the_prior_of_the_held_out_samples() -> No
 def test_a_run_calibrates_for_its_reference_center(
     make_federation, make_engine, tmp_path: Path, adjusted: bool
 ) -> None:
-    """With the shift from the model's prior, which is uniform if training was adjusted, to that center's."""
+    """It shifts from the model's prior, which is uniform if training was adjusted, to that center's prior."""
     federation, _ = hold_out(make_federation(per_class=8), CalibrationSpec(share=0.5, minimum=20), seed=1)
     few = federation.reference.labels.argsort()[7:]  # uneven: 0 and 1 of the first two classes, 4 of the rest
     reference = federation.reference

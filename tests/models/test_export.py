@@ -1,4 +1,4 @@
-"""Exported models answer as the model does: ONNX in onnxruntime, safetensors in fedmt itself."""
+"""Exported models give the model's answers: ONNX in onnxruntime, and safetensors in fedmt itself."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ needs_onnx = pytest.mark.skipif(
 
 
 def untrained(make_federation, backbone: str) -> fedmt.Model:
-    """A model of its starting weights, with batch-norm statistics that are not 0 and 1."""
+    """A model with its starting weights, and with batch-norm statistics that are not 0 and 1."""
     federation = make_federation()
     config = parse_config(
         {
@@ -57,7 +57,7 @@ def assert_same_in_onnxruntime(model: fedmt.Model, path: Path) -> None:
     spaces = json.loads(metadata["fedmt.spaces"])
     assert spaces == {space: list(model.classes(space)) for space in model.spaces}
     assert json.loads(metadata["fedmt.prior"])["name"] == model.prior.name
-    for count in (1, 7):  # whatever the batch
+    for count in (1, 7):  # for any batch size
         pixels = torch.randint(0, 256, (count, *model.input.shape), dtype=torch.uint8)
         found = session.run([output_name(space) for space in spaces], {"images": pixels.numpy()})
         for space, probabilities in zip(spaces, found, strict=True):
@@ -72,7 +72,7 @@ def assert_same_in_onnxruntime(model: fedmt.Model, path: Path) -> None:
     ("name", "prior"), [("fedmt-estimated", "centers"), ("fedrep-fedbn", None), ("fedtrans", None)]
 )
 def test_onnx_of_a_run(tiny_run, tmp_path: Path, command, name: str, prior: str | None) -> None:
-    """M-hat, temperature and a prior; a network for each center; a shared model beside the reference
+    """M-hat, temperature and a prior; one network per center; and a shared model in addition to the reference
     center's."""
     path, model = tmp_path / "model.onnx", fedmt.load(tiny_run(name), "cpu")
     asked = () if prior is None else ("--prior", prior)
@@ -87,7 +87,7 @@ def test_onnx_of_a_run(tiny_run, tmp_path: Path, command, name: str, prior: str 
 @needs_onnx
 @pytest.mark.parametrize("backbone", ["resnet18", "mobilenet_v2"])
 def test_onnx_of_each_backbone(make_federation, tmp_path: Path, monkeypatch, backbone: str) -> None:
-    # The exporter's time goes with the number of blocks: one of each kind, and one that repeats.
+    # The exporter's time grows with the number of blocks, so there is one of each kind, and one that repeats.
     stages = [(*stage[:2], min(stage[2], 2), stage[3]) for stage in mobilenet.STAGES[:3]]
     monkeypatch.setattr(mobilenet, "STAGES", stages)
     model = untrained(make_federation, backbone)

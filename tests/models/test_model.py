@@ -1,4 +1,4 @@
-"""A run's model, loaded without its data: it answers in every label space as it was tested."""
+"""A run's model, loaded without its data, gives the tested answers in every label space."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def test_images() -> torch.Tensor:
 
 @pytest.fixture
 def pictures(tmp_path: Path, test_images: torch.Tensor) -> Path:
-    """Twelve files, two of them broken, some in a folder of their own."""
+    """Twelve files, of which two are broken and some are in a subfolder."""
     folder = tmp_path / "pictures"
     (folder / "more").mkdir(parents=True)
     for i, image in enumerate(test_images[:10]):
@@ -48,7 +48,7 @@ def pictures(tmp_path: Path, test_images: torch.Tensor) -> Path:
     "name", ["fedmt", "fedmt-estimated", "single", "semifl", "fedrep", "fedrep-fedbn", "fedtrans"]
 )
 def test_it_answers_as_it_was_tested(tiny_run, name: str) -> None:
-    """The accuracies that the engine recorded, from the folder alone."""
+    """Reproduces the accuracies that the engine recorded, from the folder alone."""
     folder = tiny_run(name)
     model = fedmt.load(folder, "cpu")
     assert model.spaces == ("garment", "department", "layer") and model.finished
@@ -79,7 +79,7 @@ def _accuracy(probabilities: torch.Tensor, labels: torch.Tensor) -> float:
 def test_the_default_is_the_mean_over_the_centers(tiny_run, test_images, name: str) -> None:
     model = fedmt.load(tiny_run(name), "cpu")
     each = [model.predict(test_images, "department", center=c) for c in ("center-1", "center-2")]
-    assert (each[0] - each[1]).abs().max() > 1e-3  # the centers differ, so that their mean is another
+    assert (each[0] - each[1]).abs().max() > 1e-3  # the centers differ, so their mean is different
     torch.testing.assert_close(model.predict(test_images, "department"), (each[0] + each[1]) / 2)
 
 
@@ -163,7 +163,7 @@ def test_unknown_spaces_and_centers(tiny_run, test_images) -> None:
 
 
 def test_a_space_without_an_answer_is_named(tiny_run, test_images, tmp_path: Path) -> None:
-    """Before the first round an estimating center has no matrix yet."""
+    """Before the first round, a center that estimates M has no matrix yet."""
     folder = tmp_path / "run"
     shutil.copytree(tiny_run("fedmt-estimated"), folder)
     (folder / "checkpoints" / "round-000001.safetensors").unlink()

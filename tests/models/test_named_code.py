@@ -1,4 +1,4 @@
-"""A model's file may name code. Loading it imports none that the user did not name."""
+"""A model's file may name code. Loading the file imports only code that the user allowed."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ PLACES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def received(tiny_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run folder from elsewhere, beside a module of the name that it will have."""
+    """A run folder from elsewhere, next to a module with the name that it will use."""
     folder = tmp_path / "received"
     shutil.copytree(tiny_run("fedmt"), folder)
     (tmp_path / "fedmt_evil.py").write_text(EVIL)
@@ -46,10 +46,10 @@ def test_a_run_folder_from_elsewhere_imports_nothing(received: Path, place: str)
 
 
 def test_predict_with_a_file_from_elsewhere(received: Path, command) -> None:
-    """The whole way: an exported file, in the folder of whoever predicts with it."""
+    """The whole path: an exported file in the folder of the user who predicts with it."""
     assert command("export", received, "--safetensors", "model.safetensors")[0] == 0
     data = Path("model.safetensors").read_bytes()
-    # A header of the same length, so that nothing else of the file moves: only its description is another.
+    # The header has the same length, so that nothing else in the file moves. Only its description differs.
     name = b'\\"backbone\\": \\"small_cnn\\"'
     assert name in data
     Path("evil.safetensors").write_bytes(data.replace(name, b'\\"backbone\\": \\"fedmt_e:N\\"'))
@@ -59,7 +59,7 @@ def test_predict_with_a_file_from_elsewhere(received: Path, command) -> None:
         assert status == 2 and "evil.safetensors: the model names code" in said
         assert not Path("imported").exists()
     status, _, said = command("predict", "evil.safetensors", "scan.png", "--allow", "fedmt_e:N")
-    assert status == 2 and "has no 'N'" in said  # imported, since it was named
+    assert status == 2 and "has no 'N'" in said  # it was imported, because it was named
     assert Path("imported").exists()
 
 
@@ -72,7 +72,7 @@ def test_a_metric_of_a_run_folder_from_elsewhere_is_not_imported_by_export(recei
 
 
 def test_reports_of_a_run_folder_from_elsewhere_import_nothing(received: Path, command) -> None:
-    """Neither a metric that its config names, nor a network of a run that is not finished."""
+    """They import neither a metric that its config names, nor the network of an unfinished run."""
     config = received / "config.toml"
     plain = config.read_text()
     config.write_text('metrics = ["fedmt_evil:NAME"]\n' + plain)
@@ -86,4 +86,4 @@ def test_reports_of_a_run_folder_from_elsewhere_import_nothing(received: Path, c
     assert command("report", received)[0] == 0
     assert not Path("imported").exists() and "fedmt_evil" not in sys.modules
     assert command("report", received, "--allow", "fedmt_evil:Name")[0] == 0
-    assert Path("imported").exists()  # since it was named
+    assert Path("imported").exists()  # because it was named

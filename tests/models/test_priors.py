@@ -1,4 +1,4 @@
-"""Predictions answer for the class frequencies that the user names."""
+"""Predictions are adjusted to the class frequencies that the user names."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def with_reference(model: fedmt.Model, adjusted: bool) -> fedmt.Model:
 
 
 def reweighted(probabilities: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """In float64, by Bayes' rule."""
+    """Bayes' rule in float64."""
     mass = probabilities.double() * factor.double()
     return (mass / mass.sum(1, keepdim=True)).float()
 
@@ -85,7 +85,7 @@ def test_a_model_that_was_not_adjusted_answers_for_its_reference_center(model, i
 
 
 def test_the_centers_prior_is_the_mean_of_their_estimates_by_size(model, images) -> None:
-    """Where a size is not known, as over Flower without share_prior, all would count the same."""
+    """If a size is unknown, as over Flower without share_prior, all centers count the same."""
     members = model.description.roster.members
     kept = dict(model.state.kept)
     assert all(set(kept[m.name]) >= {"prior"} for m in members)
@@ -200,14 +200,14 @@ def test_the_prior_travels_in_an_exported_model(tiny_run, tmp_path: Path, comman
     one, two = fedmt.load(folder, "cpu"), fedmt.load(path, "cpu")
     assert torch.equal(two.predict(images), one.predict(images, prior="centers"))
     assert torch.equal(two.predict(images, prior="uniform"), one.predict(images))
-    assert two.priors == one.priors  # the centers' mean; no center's own estimate is in the file
+    assert two.priors == one.priors  # the centers' mean, without any center's own estimate
     assert not any("prior" in own for own in two.state.kept.values())
     card = json.loads((tmp_path / "model.card.json").read_text())
     assert card["prior"]["name"] == "centers" and card["prior"]["shares"] == one.priors["centers"]
     assert any("measured with answers for equally frequent classes" in limit for limit in card["limits"])
     told = json.loads(metadata(two)["fedmt.prior"])
     assert told["name"] == "centers" and len(told["shares"]) == 10
-    assert torch.equal(two.predictor()(images)[0], two.predict(images))  # what becomes the ONNX graph
+    assert torch.equal(two.predictor()(images)[0], two.predict(images))  # this becomes the ONNX graph
 
 
 def test_predict_for_a_prior_on_the_command_line(tiny_run, tmp_path: Path, command, images) -> None:

@@ -24,7 +24,7 @@ def rdp(cost: Cost, delta: float) -> float:
 
 @pytest.mark.parametrize(("noise", "steps", "delta"), [(1.0, 1, 1e-5), (6.0, 30, 1e-5), (20.0, 400, 1e-6)])
 def test_without_sampling_it_is_the_exact_formula(noise, steps, delta):
-    """Balle and Wang 2018, theorem 8, of the composition, which is one Gaussian mechanism with
+    """Balle and Wang 2018, theorem 8, for the composition, which is one Gaussian mechanism with
     mu = sqrt(steps) / noise."""
     mu = math.sqrt(steps) / noise
 
@@ -37,7 +37,7 @@ def test_without_sampling_it_is_the_exact_formula(noise, steps, delta):
 
 
 def test_it_is_tighter_than_renyi():
-    """The mechanism of which the literature's accountants give 4.04 (Renyi) and 3.50 (loss distributions)."""
+    """A mechanism for which the literature's accountants give 4.04 (Renyi) and 3.50 (loss distributions)."""
     cost = Cost(rate=0.05, noise=1.0, steps=100)
     assert round(rdp(cost, 1e-5), 2) == 4.04
     assert round(epsilon_of([cost], 1e-5), 2) == 3.50
@@ -46,7 +46,7 @@ def test_it_is_tighter_than_renyi():
 @pytest.mark.parametrize(
     ("cost", "published"),
     [
-        # Abadi et al. 2016, section 3.2: q = 0.01, sigma = 4, 10,000 steps, by their moments accountant.
+        # Abadi et al. 2016, section 3.2: q = 0.01, sigma = 4, 10,000 steps, with their moments accountant.
         (Cost(0.01, 4.0, 10_000), 1.26),
         # TensorFlow Privacy, tutorials/README.md, "Select Parameters": MNIST (60,000), batches of 256; Renyi.
         (Cost(256 / 60_000, 1.12, 60 * 60_000 // 256), 2.92),
@@ -55,18 +55,18 @@ def test_it_is_tighter_than_renyi():
     ],
 )
 def test_published_bounds_are_bounds_and_not_far(cost, published):
-    """They are looser than what is known today, and by less than two fifths."""
+    """They are looser than today's bounds, but by less than two fifths."""
     found = epsilon_of([cost], 1e-5)
     assert 0.6 * published < found < published
 
 
 @pytest.mark.parametrize(
     ("cost", "delta"),
-    # The first is the example of the PRV accountant's own page (Gopi, Lee and Wutschitz 2021).
+    # The first is the example on the PRV accountant's own page (Gopi, Lee and Wutschitz 2021).
     [(Cost(0.005, 0.8, 1000), 1e-6), (Cost(0.05, 1.0, 100), 1e-5), (Cost(0.01, 1.3, 3000), 1e-5)],
 )
 def test_another_library_agrees(cost, delta):
-    """Opacus's PRV accountant, another implementation by another method."""
+    """Opacus's PRV accountant is another implementation with another method."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         accountants = pytest.importorskip("opacus.accountants")
@@ -95,7 +95,7 @@ def test_noise_beside_other_costs_keeps_the_whole_budget():
 
 
 def test_at_five_thousand_records_the_noise_is_as_large_as_expected():
-    """30 rounds of one epoch in batches of 250: noise multipliers of 1.2 to 6 for epsilon 8 to 1."""
+    """30 rounds of one epoch with batches of 250 need noise multipliers of 1.2 to 6 for epsilon 8 to 1."""
     found = [noise_multiplier(epsilon, 1e-5, 250 / 5000, 30 * 20) for epsilon in (8.0, 1.0)]
     assert 1.0 < found[0] < 1.4 and 3.0 < found[1] < 6.0
 

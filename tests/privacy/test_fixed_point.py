@@ -1,4 +1,4 @@
-"""Updates as integers: the mean out of a sum of them, against a float64 reference."""
+"""Updates as integers: the mean from their sum, against a float64 reference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_mean_is_that_of_a_float64_reference(weights: list[int], heads: int,
             continue
         heavy = sum(w for _, w in having)
         expected = sum(u.astype(np.float64) * w for u, w in having) / heavy
-        # Each center rounds once, by half a step at the most, and float32 rounds twice: w x and the mean.
+        # Each center rounds once, by at most half a step, and float32 rounds twice: w x and the mean.
         step = 2.0 ** (3 - LAYOUT.precision) * (1 if ":" in name else 1024)
         largest = sum(np.abs(u).max() * w for u, w in having)
         bound = (len(having) * step / 2 + 2.0**-22 * largest) / heavy
@@ -64,7 +64,8 @@ def test_the_mean_is_that_of_a_float64_reference(weights: list[int], heads: int,
 def test_the_error_of_a_round_is_within_half_a_step_and_has_no_side(
     size: float, centers: int, seed: int
 ) -> None:
-    """Of updates of any size, and equal weights: against float64. Its mean over many entries is next to 0."""
+    """For updates of any size with equal weights, against float64. The mean error over many entries is close
+    to 0."""
     layout = Layout((Entry("x", (4000,), 3),), centers)
     rng = np.random.default_rng(seed)
     updates = rng.normal(0, size, (centers, 4000)).clip(-7, 7).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What was spent adds up, survives being kept, and never passes the budget."""
+"""The spent budget adds up, survives being stored, and never exceeds the limit."""
 
 import pytest
 import torch

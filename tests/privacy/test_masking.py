@@ -1,4 +1,4 @@
-"""Secure aggregation: the sum is exact, whoever vanishes and whenever, or there is none."""
+"""Secure aggregation: the sum is exact, whichever centers vanish and whenever, or there is no sum."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def registered(name: str) -> Ed25519PrivateKey:
 
 
 def verify(name: str, statement: bytes, signature: bytes) -> bool:
-    """By the roster of every center, which has NAMES and nobody else."""
+    """Verifies with the roster of every center, which contains only NAMES."""
     try:
         registered(name).public_key().verify(signature, statement)
     except InvalidSignature:
@@ -51,7 +51,7 @@ def announcement(name: str, center: MaskingCenter) -> Announcement:
 
 
 class Federation:
-    """The centers of a run, each with what it remembers on a disk of its own."""
+    """The centers of a run, each with its own disk for what it remembers."""
 
     def __init__(self, names: Collection[str] = NAMES, least: int = 2, run: str = RUN) -> None:
         self.disk: dict[str, bytes] = {}
@@ -59,7 +59,7 @@ class Federation:
         self.least, self.run = least, run
 
     def center(self, name: str) -> MaskingCenter:
-        """As a new process finds it: nothing but its key and its ledger is left."""
+        """A center as in a new process, with only its key and its ledger left."""
 
         def save(data: bytes) -> None:
             self.disk[name] = data
@@ -88,7 +88,7 @@ def summed(
     between: Collection[str] = (),
     where: Context | None = None,
 ) -> MaskedSum:
-    """One round. before: who vanishes before masking. between: who vanishes between the two messages."""
+    """One round. before: centers that vanish before masking. between: those between the two messages."""
     total = MaskedSum(where or context(), threshold, federation.announcements(), layout)
     for name in vectors:
         if name not in before:
@@ -134,25 +134,25 @@ def test_the_masked_sum_is_the_plain_one_or_there_is_none(
 
 
 def test_a_seed_that_both_holders_took_along_is_detected() -> None:
-    """One vanishes before masking and another between the messages: nobody knows the seed between them."""
+    """One vanishes before masking and another between the messages, so the seed between them is lost."""
     layout = layout_of(3)
     vectors = {n: layout.encode({"w": np.ones(3, np.float32)})[0] for n in NAMES}
     total = summed(Federation(), vectors, layout, 4, before=["Lyon"], between=["Genoa"])
     with pytest.raises(Lost, match=r"the seed between two centers is missing.*Genoa and Lyon"):
         total.mean()
-    # Without the check, the sum would be wrong: the mask of that pair is left in it.
+    # Without the check, the sum would be wrong, because it would still contain the mask of that pair.
     for seed in total._self_seeds().values():
         add_mask(total._total, seed, -1)
     for name, revealed in total._revealed.items():
         add_mask(total._total, revealed.seeds["Lyon"], -1 if name < "Lyon" else 1)
     plain = np.sum([v for n, v in vectors.items() if n != "Lyon"], axis=0, dtype=np.uint32)
     assert not np.array_equal(total._total, plain)
-    with pytest.raises(NotASum):  # and the counts in it would tell, too
+    with pytest.raises(NotASum):  # the counts in it would reveal this too
         layout.decode(total._total, 5)
 
 
 def test_a_wrong_seed_gives_no_sum() -> None:
-    """A center that lies about the seed between it and one that vanished spoils the sum, but not unseen."""
+    """A center that lies about its seed with a vanished one spoils the sum, but is detected."""
     layout = layout_of(5)
     federation = Federation()
     total = MaskedSum(context(), 4, federation.announcements(), layout)
@@ -198,7 +198,7 @@ def test_masks_differ_between_centers_rounds_sessions_and_runs() -> None:
 
 
 def test_a_masked_update_looks_like_noise() -> None:
-    """Of two very different updates, neither the mean, the bits nor the correlation tell which was masked."""
+    """Given two very different updates, mean, bits and correlation do not show which one was masked."""
     size = 20_000
     layout = layout_of(size)
     plain = np.linspace(-1, 1, size, dtype=np.float32)
@@ -222,7 +222,7 @@ def test_a_masked_update_looks_like_noise() -> None:
 
 @pytest.fixture
 def begun() -> tuple[Federation, MaskedSum]:
-    """A sum for which everyone has sent a masked vector."""
+    """A sum for which every center has sent a masked vector."""
     federation, layout = Federation(), layout_of(4)
     total = MaskedSum(context(), 4, federation.announcements(), layout)
     for i, name in enumerate(NAMES):
@@ -239,7 +239,7 @@ def asked(
 
 
 def test_both_seeds_would_show_an_update() -> None:
-    """The attack that the rule is for: the self seed and the pairwise seeds of a center hide nothing."""
+    """The attack that the rule prevents: with a center's self seed and pairwise seeds, nothing is hidden."""
     federation, layout, victim = Federation(), layout_of(4), "Lyon"
     update = {"w": np.float32([1, -2, 3, 0.5])}
     total = MaskedSum(context(), 4, federation.announcements(), layout)
@@ -296,7 +296,7 @@ def test_nobody_is_left_unmentioned_and_nobody_is_added(begun: tuple[Federation,
 
 
 def test_an_invented_peer_is_refused() -> None:
-    """Masks that a coordinator shares with a center hide nothing from it: so it must not invent peers."""
+    """Masks shared with the coordinator hide nothing from it, so the coordinator must not invent peers."""
     federation = Federation()
     mallory = X25519PrivateKey.generate()
     real = federation.announcements()
@@ -324,7 +324,7 @@ def test_an_invented_peer_is_refused() -> None:
 
 
 def test_an_invented_peer_would_see_the_update() -> None:
-    """The attack: if a center believed any key, a coordinator could be all of its peers."""
+    """The attack: if a center trusted any key, a coordinator could play all of its peers."""
     layout, update = layout_of(4), {"w": np.float32([1, -2, 3, 0.5])}
     mallory = {n: X25519PrivateKey.generate() for n in NAMES[1:]}
     federation = Federation(NAMES[:1])
@@ -342,7 +342,7 @@ def test_an_invented_peer_would_see_the_update() -> None:
 
 
 def test_a_round_is_not_replayed(begun: tuple[Federation, MaskedSum]) -> None:
-    """The same masks on two updates would show their difference."""
+    """The same masks on two updates would reveal their difference."""
     federation, total = begun
     with pytest.raises(Refused, match="masked an update for this session"):
         federation.center("Berlin").mask(total.request(), total.layout.encode(None)[0])
@@ -351,7 +351,7 @@ def test_a_round_is_not_replayed(begun: tuple[Federation, MaskedSum]) -> None:
 def test_a_round_that_begins_again_is_revealed_for_the_same_centers_only(
     begun: tuple[Federation, MaskedSum],
 ) -> None:
-    """The difference between two sums of one round would be the update of whoever is in one of them."""
+    """The difference between two sums of one round would be the update of the center that is in only one."""
     federation, total = begun
     for name in NAMES:
         federation.center(name).reveal(asked(total, name).to_bytes())
@@ -364,7 +364,7 @@ def test_a_round_that_begins_again_is_revealed_for_the_same_centers_only(
 
 
 def test_a_request_to_reveal_is_for_the_sum_that_was_masked(begun: tuple[Federation, MaskedSum]) -> None:
-    """Otherwise another name would evade the rule that a round is revealed for one list of centers."""
+    """Otherwise, another name would evade the rule that a round is revealed for one list of centers."""
     federation, total = begun
     request = asked(total, "Berlin")
     for other in (context(round=2), Context(RUN, 1, "statistics", "first")):
@@ -389,11 +389,12 @@ def test_a_center_agrees_to_no_smaller_sum_than_its_own_file_says() -> None:
 
 @pytest.mark.parametrize("threshold", [3, 4])
 def test_different_words_to_different_centers(threshold: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attack: the coordinator tells each center something else about who survived.
+    """The attack: the coordinator tells each center something different about which centers survived.
 
-    Those before the victim are told that it survived, and give shares of its self seed. Those after it are
-    told that it vanished, and give the seeds they share with it. The victim is told that those before it
-    vanished, and gives the other seeds. With 2 t < n + 2 this is enough, and nobody breaks a rule.
+    Centers before the victim are told that it survived, and give shares of its self seed. Centers after it
+    are told that it vanished, and give the seeds that they share with it. The victim is told that the centers
+    before it vanished, and gives the other seeds. With 2 t < n + 2 this is enough, and no center breaks a
+    rule.
     """
     monkeypatch.setattr(f"{MaskingCenter.__module__}.least_threshold", lambda centers: 2)
     federation, layout, victim = Federation(), layout_of(4), "Lyon"
@@ -432,7 +433,7 @@ def test_two_sums_of_one_round_cannot_both_reach_the_threshold() -> None:
 
 
 def test_centers_that_were_told_different_things_give_no_sum() -> None:
-    """A coordinator that gives one center another list of participants learns nothing."""
+    """A coordinator that gives one center a different list of participants learns nothing."""
     federation, layout = Federation(), layout_of(4)
     total = MaskedSum(context(), 4, federation.announcements(), layout)
     fewer = {n: a for n, a in federation.announcements().items() if n != "Zurich"}
@@ -502,7 +503,7 @@ def test_malformed_first_messages_count_as_vanished() -> None:
 
 
 def test_a_weak_key_is_refused() -> None:
-    """A point of small order makes the shared key known to everyone."""
+    """With a point of small order, everyone knows the shared key."""
     federation = Federation()
     weak = bytes(32)
     signature = registered("Lyon").sign(Announcement.statement(RUN, "Lyon", weak))

@@ -1,4 +1,4 @@
-"""Noise from the operating system: normal, and never the same twice."""
+"""Noise from the operating system is normal, and never the same twice."""
 
 import torch
 from scipy import stats
@@ -10,7 +10,7 @@ from fedmt.privacy.secret import secret_generator, secret_normal
 def test_it_is_standard_normal():
     found = secret_normal(200_000)
     assert found.dtype == torch.float32 and found.shape == (200_000,)
-    # A test of a true normal fails once in a million runs.
+    # With truly normal noise, this test fails once in a million runs.
     assert stats.kstest(found.double().numpy(), "norm").pvalue > 1e-6
     pairs = found.double().view(2, -1)
     assert abs(float((pairs[0] * pairs[1]).mean())) < 0.02

@@ -1,4 +1,4 @@
-"""Run folders as a run would leave them, made up in no time, and reports of them in a real browser."""
+"""Run folders as a run would leave them, generated quickly, and reports of them in a real browser."""
 
 import json
 import tomllib
@@ -45,7 +45,7 @@ def record(
     rng: np.random.Generator, r: int, rounds: int, centers: int, done_rounds: int, measured: dict[str, Any]
 ) -> dict[str, object]:
     done = r / max(rounds, 1)
-    # The last round's metrics are those of the predictions; before, they come closer to them.
+    # The last round's metrics are those of the predictions. In earlier rounds, they approach them.
     early = 1 - r / max(done_rounds, 1)
     metrics = {
         name: {space: result["value"] * (1 - 0.4 * early) for space, result in spaces.items()}
@@ -84,7 +84,7 @@ def record(
 
 
 def site_results(test: Predicted, name: str, first: int, step: int) -> dict[str, Any]:
-    """As a run measures a site: every `step`-th sample is from it."""
+    """The results of a site as a run measures them. Every `step`-th sample comes from the site."""
     labels = torch.from_numpy(test.labels[first::step])
     scores = torch.from_numpy(test.probabilities[first::step].astype(np.float32))
     metrics = with_intervals(Answers([scores], labels))
@@ -93,11 +93,11 @@ def site_results(test: Predicted, name: str, first: int, step: int) -> dict[str,
 
 @pytest.fixture(scope="session")
 def make_run() -> MakeRun:
-    """classes of the wanted space 'fine', `groups` of the centers' 'coarse'; unfinished: no summary.
+    """`classes` in the wanted space 'fine', `groups` in the centers' 'coarse'. Unfinished: no summary.
 
-    skill: how far the true class stands out. same_tests: test labels that do not depend on the seed.
-    estimated: with M-hat; else M is given. training_seed: the seed in the config. sites: where the samples of
-    the wanted space are from, in turn.
+    skill: how much the true class stands out. same_tests: the test labels do not depend on the seed.
+    estimated: with M-hat; otherwise M is given. training_seed: the seed in the config. sites: the sites of
+    the samples in the wanted space, in turn.
     """
 
     def make(
@@ -155,7 +155,7 @@ def make_run() -> MakeRun:
         evaluation = Evaluation(
             done, spaces, members, tests, estimates, "reference", priors=priors, center_priors=own
         )
-        with patch.multiple(intervals, FEWEST=20, MOST=20):  # nobody looks how good they are
+        with patch.multiple(intervals, FEWEST=20, MOST=20):  # their quality does not matter here
             measured = measured_again(evaluation)
             if sites:
                 measured["places"] = [
@@ -192,14 +192,14 @@ HOSTILE = "</script><img src=x onerror=boom()>"
 
 
 class Opened:
-    """A page, with what it complained of and asked for."""
+    """A page, with its console complaints and its requests."""
 
     def __init__(self, browser, address: str, **options: object) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        # The last is the tests' own doing: they read pixels.
+        # The last one is caused by the tests themselves, which read pixels.
         self.page.on(
             "console",
             lambda m: m.text.startswith("Canvas2D: Multiple readback") or self.complaints.append(m.text),
@@ -228,7 +228,7 @@ def open_page(browser) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def comparison(make_run, tmp_path_factory) -> Path:
-    """Three runs, one of them unfinished, with a class name that tries to be HTML."""
+    """Three runs, of which one is unfinished, with a class name that contains HTML."""
     home = tmp_path_factory.mktemp("comparison")
     names = (HOSTILE, "b", "c", "d", "e", "f")
     runs = [
@@ -242,7 +242,7 @@ def comparison(make_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def paired(make_run, tmp_path_factory) -> Path:
-    """A run with a given M, one with an estimated M and a baseline, all tested on the same samples."""
+    """A run with a given M, one with an estimated M, and a baseline, all tested on the same samples."""
     home, same = tmp_path_factory.mktemp("paired"), {"same_tests": True, "sites": SITES}
     runs = [
         make_run(home / "single", method="single", seed=1, skill=0.9, estimated=False, **same),
@@ -259,7 +259,7 @@ def ink_of() -> Callable[..., int]:
 
 
 def _ink_of(page, selector: str) -> int:
-    """How many pixels of a canvas differ from its first one."""
+    """The number of pixels of a canvas that differ from its first one."""
     return page.eval_on_selector(
         selector,
         """c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
@@ -271,5 +271,5 @@ def _ink_of(page, selector: str) -> int:
 
 @pytest.fixture
 def hostile() -> str:
-    """The name of a class that tries to be HTML."""
+    """The name of a class that contains HTML."""
     return HOSTILE

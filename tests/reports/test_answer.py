@@ -1,4 +1,4 @@
-"""The first line of a report: which run is compared with which, and what is said of it."""
+"""The first line of a report: which run is compared with which, and what it says."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from fedmt.runs.evaluation import Place
 
 @pytest.fixture
 def made(make_run, tmp_path):
-    """Runs by name, tested on the same 300 samples; skill: how good they are."""
+    """Runs by name, tested on the same 300 samples. skill: how good they are."""
 
     def make(name, method="fedmt", skill=1.5, seed=0, **options):
         options = {"rounds": 1, **options}
@@ -48,7 +48,7 @@ def test_the_best_run_against_single(made):
     assert percent(difference["accuracy"].first) in found["details"][1]
     assert "best of 2 on these test images" in found["details"][2]
     assert found["differences"].keys() == {0, 2}
-    # The best run's main figures are compared too; the others in what the table shows.
+    # The best run is also compared in its main figures, and the others in the figures of the table.
     assert found["differences"][2].keys() == {*found["differences"][0], "macro_f1", "auroc", "ece"}
     assert found["differences"][2]["accuracy"]["value"] == pytest.approx(
         difference["accuracy"].value, rel=1e-3
@@ -59,7 +59,7 @@ def test_worse_and_no_difference(made):
     base, bad, twin = made("base", skill=3.0), made("bad", skill=0.7, seed=1), made("twin", skill=3.0)
     found = answer([base, bad])
     assert found["verdict"] == "worse" and ": do not use it. Balanced accuracy is" in found["headline"]
-    assert found["best"] == found["baseline"] == 0  # nobody should begin with a run that is worse
+    assert found["best"] == found["baseline"] == 0  # a worse run should never come first
     found = answer([base, twin])
     assert found["verdict"] == "no difference"
     assert "no difference that 300 test images can show. Balanced accuracy is 0.0 points" in found["headline"]
@@ -120,13 +120,13 @@ def test_differences_at_each_site_are_paired_over_its_samples(made):
     runs = [
         made("alone", "single", 0.7, 1, **sites),
         made("one", skill=3.0, seed=2, **sites),
-        made("older", skill=2.0, seed=3),  # does not know which samples are from where
+        made("older", skill=2.0, seed=3),  # it does not record the samples' sites
     ]
     bonn, kiel = answer(runs)["sites"]
     assert (bonn["kind"], bonn["name"], bonn["samples"], kiel["name"]) == ("site", "Bonn", 150, "Kiel")
     assert bonn["differences"].keys() == kiel["differences"].keys() == {1}
     for first, found in enumerate((bonn, kiel)):
-        # In float64, by hand: the mean of the classes' shares of right answers, on every second sample.
+        # In float64, by hand: the mean over classes of the share of right answers, on every second sample.
         tests = [run.evaluation.tests[0] for run in (runs[1], runs[0])]
         labels = tests[0].labels[first::2]
         right = [(t.predicted[first::2] == labels).astype(np.float64) for t in tests]
@@ -139,7 +139,7 @@ def test_differences_at_each_site_are_paired_over_its_samples(made):
 
 
 def test_configurations_that_begin_alike_have_names_of_their_own(made):
-    """Where M came from tells them apart, or else the first of their runs; never a list of all runs."""
+    """The source of M distinguishes them, or else the first of their runs, but never a list of all runs."""
 
     def pair(start, seed, **options):
         return [made(f"{start}-seed{i}-{seed}", seed=seed + i, training_seed=i, **options) for i in (0, 1)]

@@ -1,4 +1,4 @@
-"""What each center contributed, against the updates themselves in float64."""
+"""What each center contributed, compared with the updates themselves in float64."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedmt.reports.contribution import contributions
 def test_parts_are_those_of_the_mean_updates_and_sum_to_one() -> None:
     rng = np.random.default_rng(0)
     rounds = [{"a": rng.normal(size=9), "b": rng.normal(size=9), "c": rng.normal(size=9)} for _ in range(3)]
-    del rounds[1]["b"]  # absent in one round
+    del rounds[1]["b"]  # it is absent in one round
     records, parts, way = [], dict.fromkeys("abc", 0.0), 0.0
     for updates in rounds:
         mean = np.mean(list(updates.values()), axis=0)

@@ -1,4 +1,4 @@
-"""The means over classes, with intervals, against a reference in float64."""
+"""The means over classes, with intervals, against a float64 reference."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def by_hand(labels: np.ndarray, guesses: np.ndarray, classes: int) -> list[float
 
 
 def test_macro_means_and_their_bootstrap():
-    """Class 3 is never predicted: it has no precision, and does not count in the mean."""
+    """Class 3 is never predicted, so it has no precision and does not count in the mean."""
     rng = np.random.default_rng(0)
     labels, guesses = rng.integers(4, size=120), rng.integers(3, size=120)
     guesses[::2] = np.minimum(labels[::2], 2)
@@ -41,7 +41,8 @@ def test_macro_means_and_their_bootstrap():
 
 
 def test_a_temperature_changes_the_calibration_in_pairs():
-    """Answers that are too sure: 0.5 makes them surer, 2 less so. The interval is of the paired change."""
+    """The answers are too confident. 0.5 makes them more so, 2 less so. The interval is for the paired
+    change."""
     rng = np.random.default_rng(1)
     sure = rng.uniform(0.8, 0.99, 400)
     labels = (rng.random(400) < 0.3).astype(int)
@@ -54,6 +55,6 @@ def test_a_temperature_changes_the_calibration_in_pairs():
         difference = after[name]["value"] - before[name]["value"]
         assert change[name]["value"] == pytest.approx(difference, abs=2e-5)
         assert change[name]["low"] < difference < change[name]["high"] < 0
-    # Paired, the change is known better than either value.
+    # The paired change is known more precisely than either value.
     width = {k: v["brier_score"]["high"] - v["brier_score"]["low"] for k, v in (("b", before), ("c", change))}
     assert width["c"] < width["b"]

@@ -1,4 +1,4 @@
-"""The page in a real browser: what it draws and says, and what can be saved of it."""
+"""The page in a real browser: what it draws and says, and what can be saved from it."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def test_everything_is_drawn_and_nothing_is_asked_of_a_network(open_page, compar
     assert all(ink_of(page, f"#curve-charts figure:nth-child({i}) canvas") > 200 for i in range(1, 9))
     for canvas in ("#m-hat", "#m-true", "#confusion-0", "#confusion-1"):
         assert ink_of(page, canvas) > 1000, canvas
-    for chart in ("#center-norms", "#center-cosines"):  # one line for each center
+    for chart in ("#center-norms", "#center-cosines"):  # one line per center
         assert ink_of(page, f"{chart} canvas") > 200, chart
     assert page.locator("svg[role=img] circle").count() > 5
     assert page.locator("#members tbody tr").count() == 5
@@ -41,13 +41,13 @@ def test_the_page_opens_with_the_verdict_on_the_best_run(open_page, paired, ink_
     assert page.locator("#detail option:checked").inner_text() == "given"
     assert page.inner_text("#notice") == "Internal draft." and "fedmt 0.1" in page.inner_text("#provenance")
     row = page.locator("#runs tbody tr", has_text="given").inner_text().split("\t")
-    size = re.search(r"is ([\d.]+) points", answer)[1]  # the table and the sentences round alike
+    size = re.search(r"is ([\d.]+) points", answer)[1]  # the table and the sentences round in the same way
     assert f"+{size}" in row[3] and row[2].split()[0] in page.inner_text("#words")
     assert page.locator("#tiles .tile").count() == 5 and row[2].split()[0] in page.inner_text("#tiles")
     # A given M is drawn, under its own name.
     assert ink_of(page, "#m-hat") > 200 and "M as given" in page.inner_text("#m-body")
     assert page.locator("#m-true").count() == 0 and ink_of(page, "#priors") > 200
-    # Calibration before and after the temperature that was fitted, in the wanted space.
+    # Calibration before and after the fitted temperature, in the wanted space.
     assert page.locator("#reliability-0").count() == page.locator("#scaled-0").count() == 1
     assert page.locator("#scaled-1").count() == 0
 
@@ -105,7 +105,7 @@ def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, t
     assert [h.removesuffix(" (lower is better)") for h in heads] == ["run", *titles]
     cells = page.locator("#metrics-table-0 tbody tr td:nth-child(2)").all_inner_texts()
     assert len(cells) == 3 and all(re.fullmatch(r"[\d.]+%\s+[\d.]+% to [\d.]+%", c) for c in cells)
-    # One label space at a time.
+    # Label spaces are shown one at a time.
     assert not page.locator("#metrics-table-1").is_visible()
     page.click("#metrics-body .segments button:text('coarse')")
     assert page.locator("#metrics-table-1").is_visible()
@@ -141,8 +141,8 @@ def test_each_site_and_the_calibration_are_shown(open_page, paired):
     assert f"calibration error {first[2]}" in page.inner_text("figure:has(#scaled-0) figcaption")
     assert f"after temperature scaling: {first[2]}" in page.inner_text("#tiles")
     assert "95% interval" in page.inner_text("figure:has(#reliability-0) .legend")
-    assert page.locator("#forest-differences-0 circle").count() == 2  # paired, at each of the two sites
-    # The mean over the classes has an interval in every column, in every label space.
+    assert page.locator("#forest-differences-0 circle").count() == 2  # paired, one for each of the two sites
+    # The mean over the classes has an interval in every column and in every label space.
     page.eval_on_selector_all(".away", "all => all.forEach(e => e.classList.remove('away'))")
     assert "no interval" not in page.inner_text("#classes-0 tfoot") + page.inner_text("#calibration-1")
     page.click("#contributions-table summary")
@@ -171,14 +171,14 @@ def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path):
     assert rows[1][2].split()[0] in page.inner_text("#words") and "± " in page.inner_text("#tiles")
     assert page.locator("#show-1").count() == 1 and page.locator("#show-2").count() == 0
     page.locator("#curve-charts .chart").first.hover()
-    assert page.inner_text("#tip").count("\n") == 2  # the means; the thin lines of the seeds are not named
-    assert page.locator("#detail option").count() == 6  # in detail, each run by itself
+    assert page.inner_text("#tip").count("\n") == 2  # the means, not the thin lines of the seeds
+    assert page.locator("#detail option").count() == 6  # the details show each run separately
 
 
 def test_a_large_comparison_opens_soon_and_is_small(open_page, ink_of, make_run, tmp_path):
-    """100 classes, 200 rounds, 10 runs: under 10 MB, and the browser works less than 2 s to open it.
+    """100 classes, 200 rounds and 10 runs: under 10 MB, and less than 2 s of work for the browser to open.
 
-    That is the CPU time of the page's main thread: other work on the machine changes the time on the clock.
+    This is the CPU time of the page's main thread, which other work on the machine does not change.
     """
     runs = [make_run(tmp_path / "run-0", 100, 20, 200, centers=20, samples=10_000)]
     runs += [shutil.copytree(runs[0], tmp_path / f"run-{i}") for i in range(1, 10)]

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def axe():
-    """The accessibility checker axe-core, which a page's own rules would not let in."""
+    """The accessibility checker axe-core, which a page's own security policy would block."""
     return pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
 def test_axe_finds_nothing(open_page, comparison, paired, axe, look):
-    """WCAG 2.2 A and AA and axe's best practice: names, roles, landmarks, headings, contrast of text."""
+    """WCAG 2.2 A and AA and axe's best practices: names, roles, landmarks, headings, contrast of text."""
     options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 844}}}
     shown = paired if look in options else comparison  # the first has a verdict and sites, the second neither
     page = open_page(shown.as_uri(), bypass_csp=True, **options.get(look, {})).page
@@ -29,12 +29,12 @@ def test_axe_finds_nothing(open_page, comparison, paired, axe, look):
     if look == "print":
         page.emulate_media(media="print")
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-    # Of what passes, one node per rule is enough to report; thousands would have to be described.
+    # For passing rules, one node per rule is enough. Otherwise, thousands would have to be described.
     options = {"runOnly": tags, "resultTypes": ["violations", "incomplete"]}
     found = axe.run(page, options=options).response
     told = [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found["violations"]]
     assert told == [] and len(found["passes"]) > 20
-    # What axe cannot decide: text of a drawing, and cells of a table that are scrolled out of sight.
+    # axe cannot decide about text in a drawing, and about table cells that are scrolled out of view.
     assert {v["id"] for v in found["incomplete"]} <= {"color-contrast"}
     undecided = [n for v in found["incomplete"] for n in v["nodes"] if not n["html"].startswith("<text")]
     in_sight = page.evaluate(
@@ -47,7 +47,7 @@ def test_axe_finds_nothing(open_page, comparison, paired, axe, look):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_figures_in_a_matrix_stand_out(open_page, comparison, scheme):
-    """Text on a canvas, which axe cannot see: in each cell the ink against its background, at least 4.5."""
+    """axe cannot see text on a canvas, so this compares ink and background in each cell: at least 4.5."""
     page = open_page(comparison.as_uri(), color_scheme=scheme, device_scale_factor=4).page
     cells = page.eval_on_selector(
         "#confusion-0",
@@ -71,7 +71,7 @@ def test_figures_in_a_matrix_stand_out(open_page, comparison, scheme):
 
 
 def test_lines_stand_out_from_the_paper():
-    """At least 3, WCAG's measure for what is drawn; in both looks."""
+    """At least 3, WCAG's limit for graphics, in both looks."""
     files = Path(report_content.__file__).parent / "page"
     css = (files / "page.css").read_text()
     light, dark = re.findall(r"--paper: (#\w+)", css)
@@ -85,7 +85,7 @@ def test_lines_stand_out_from_the_paper():
 
 
 def test_a_printed_comparison_says_what_is_on_it(open_page, comparison, tmp_path):
-    """Summary and curves of all runs; the rest of the one that was chosen, which the paper names."""
+    """The summary and curves of all runs, and the rest of the selected one, which the printed page names."""
     page = open_page(comparison.as_uri()).page
     page.select_option("#detail", label="second")
     page.click("#show-2")
@@ -106,7 +106,7 @@ def test_a_printed_comparison_says_what_is_on_it(open_page, comparison, tmp_path
 
 
 def test_nothing_is_wider_than_a_sheet_of_paper(open_page, comparison, paired):
-    """A4 less its margins is 688 pixels wide; every detail is unfolded, as when it is printed."""
+    """A4 without its margins is 688 pixels wide. Every detail is expanded, as in print."""
     for shown in (comparison, paired):
         page = open_page(shown.as_uri(), viewport={"width": 688, "height": 900}).page
         page.emulate_media(media="print")
@@ -121,7 +121,7 @@ def test_nothing_is_wider_than_a_sheet_of_paper(open_page, comparison, paired):
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone", "print"])
 def test_every_look_is_legible(open_page, comparison, look, tmp_path):
-    """Contrast of text at least 4.5, no sideways scrolling of the page; pictures go to FEDMT_SHOTS if set."""
+    """Contrast of text is at least 4.5, and the page does not scroll sideways. FEDMT_SHOTS saves pictures."""
     options = {"dark": {"color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 844}}}
     page = open_page(comparison.as_uri(), **options.get(look, {})).page
     if look == "print":
@@ -139,7 +139,7 @@ def test_every_look_is_legible(open_page, comparison, look, tmp_path):
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG's contrast of two colours, 1 to 21."""
+    """WCAG's contrast of two colors, 1 to 21."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: it answers to mouse and keyboard."""
+"""The page in a real browser responds to mouse and keyboard."""
 
 import pytest
 

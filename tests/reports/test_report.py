@@ -1,4 +1,4 @@
-"""Run folders to what the page shows, with and without the data."""
+"""From run folders to what the page shows, with and without the data."""
 
 import json
 import shutil
@@ -76,7 +76,7 @@ def test_an_evaluation_agrees_with_the_engine_s_accuracies(play, make_engine, ma
     ("options", "said"), [({}, "estimated by em"), ({"estimator": "counting"}, "estimated by counting")]
 )
 def test_an_estimated_correspondence_is_not_called_given(play, make_engine, make_federation, options, said):
-    """The default asks for given ones; where there are none, they are estimated."""
+    """The default asks for given correspondences. If there are none, they are estimated."""
     federation = make_federation(half=True)
     unknown = tuple(replace(c, correspondence=None) for c in federation.centers)
     method = FedMT(training=Training(rounds=1, warmup_epochs=1), xi=0.0, **options)
@@ -177,7 +177,7 @@ def test_the_page_s_metrics_are_those_of_the_run(real, tmp_path):
 
 
 def old_form(folder, tmp_path):
-    """The run as an earlier version would have left it: nothing but accuracy, and no metrics measured."""
+    """The run as an earlier version would have left it, with accuracy only and no measured metrics."""
     old = tmp_path / "old"
     shutil.copytree(folder, old)
     records = []
@@ -209,7 +209,7 @@ def test_a_run_of_an_earlier_version_is_read_as_today_s(real, tmp_path):
     assert then["accuracy"]["garment"] == pytest.approx(today["accuracy"]["garment"], abs=2e-3)
     assert "(mean M)" not in json.dumps(then)
     assert then["curves"]["metrics"]["accuracy"] == today["curves"]["metrics"]["accuracy"]
-    # Kept as float16, the probabilities still give every metric, to three digits.
+    # Stored as float16, the probabilities still give every metric to three digits.
     auroc = (r["metrics"]["auroc"]["garment"]["value"] for r in (then, today))
     assert next(auroc) == pytest.approx(next(auroc), abs=2e-3)
     assert Follower(old).snapshot.data["runs"][0]["accuracy"] == then["accuracy"]
@@ -242,7 +242,7 @@ def test_centers_and_what_they_missed(make_run, tmp_path):
     assert center["missed"]["abstained"] == sum("abstained" in r for r in records) > 0
     assert center["reasons"] == {"no sample is confident": center["missed"]["abstained"]}
     assert center["trained"] + sum(center["missed"].values()) == 20
-    assert len(shown["truths"]) == 1  # shared by four centers, kept once
+    assert len(shown["truths"]) == 1  # shared by four centers, but stored once
 
 
 def test_a_given_m_and_the_privacy_spent_are_shown(make_run, tmp_path):
@@ -259,7 +259,7 @@ def test_a_given_m_and_the_privacy_spent_are_shown(make_run, tmp_path):
     assert [(g["center"], g["space"], g["truth"]) for g in shown["given"]] == [
         (f"center-{c}", "coarse", 0) for c in range(4)
     ]
-    # A method that uses no M has none to show, even where one is known.
+    # A method that does not use M shows none, even if one is known.
     alone = {**made.settings, "method": {"name": "single"}}
     (shown,) = content("t", "", [replace(made, settings=alone)])["runs"]
     assert shown["given"] == [] and shown["truths"] == []
@@ -308,14 +308,14 @@ def test_the_command(make_run, tmp_path, monkeypatch, capsys):
 
 
 def test_results_for_other_class_frequencies(tmp_path):
-    """By hand: 4 samples, 3 of the frequent class. Answers for even classes get one of them wrong."""
+    """By hand: 4 samples, 3 of the frequent class. Predictions for even classes get one of them wrong."""
     probabilities = np.array([[0.6, 0.4], [0.7, 0.3], [0.4, 0.6], [0.3, 0.7]])
     test = Predicted("wanted", np.array([0, 0, 0, 1]), probabilities.argmax(1), probabilities)
     priors = {"own": [0.5, 0.5], "reference": [0.51, 0.49], "centers": [0.8, 0.2]}
     made = Evaluation(1, {"wanted": ("a", "b")}, [], [test], priors=priors)
     made.write(tmp_path / "evaluation.npz")
     found = for_priors(read_evaluation(tmp_path / "evaluation.npz"))
-    # 0.6 / 0.4 < 4: the third and the fourth are taken for "a" now. The reference center's hardly differ.
+    # 0.6 / 0.4 < 4, so the third and fourth are now "a". The reference center's frequencies hardly differ.
     (other,) = found["others"]
     assert found["own"] == "equally frequent" and other["prior"] == "as frequent as at the centers"
     assert other["accuracy"] == 0.75 and other["balanced_accuracy"] == 0.5

@@ -1,4 +1,4 @@
-"""What diagrams show, against figures worked out by hand or by brute force."""
+"""What diagrams show, compared with figures calculated by hand or by brute force."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Several seeds as one: means and deviations against NumPy's in float64."""
+"""Several seeds shown as one: means and deviations against NumPy's in float64."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The live page: what the server gives, to whom, and that it follows the run."""
+"""The live page: what the server sends, to whom, and that it follows the run."""
 
 import hashlib
 import http.client
@@ -34,7 +34,7 @@ def served(make_run, tmp_path):
 
 
 def more(folder):
-    """One more finished round."""
+    """Adds one more finished round."""
     run = RunFolder(folder)
     last = run.metrics()[-1]
     run.append_metrics({**last, "round": last["round"] + 1})
@@ -53,12 +53,12 @@ def test_page_and_data_follow_the_run(served):
     follower.look(compute=False)
     answer, body = get(server, "/data.json", **{"If-None-Match": tag})
     assert answer.status == 200 and json.loads(body)["runs"][0]["round"] == 5
-    # The evaluation is one of a round before, and says so.
+    # The evaluation belongs to an earlier round, and says so.
     assert "round 4" in json.loads(body)["runs"][0]["notes"][0]
 
 
 class Moving:
-    """A follower whose run finishes a round, and which looks, whenever something has been read off it."""
+    """A follower whose run finishes a round, and which looks again, each time it is read."""
 
     def __init__(self, follower, folder):
         self.follower, self.folder = follower, folder
@@ -142,6 +142,6 @@ def test_the_page_in_a_browser_follows(served, browser):
     more(folder)
     follower.look(compute=False)
     page.locator("#status").filter(has_text="round 5 of 8").wait_for()
-    assert page.evaluate("document.activeElement.id") == "confusion-0"  # focus outlives the drawing
+    assert page.evaluate("document.activeElement.id") == "confusion-0"  # the focus survives the redrawing
     assert complaints == []
     page.close()

@@ -1,4 +1,4 @@
-"""The audit log: whoever changes, removes or moves an entry is noticed, and the line is named."""
+"""The audit log: a changed, removed or moved entry is detected, and its line is named."""
 
 import json
 import multiprocessing
@@ -41,7 +41,7 @@ def test_a_changed_entry(log: Path, place: int) -> None:
 
 
 def test_a_changed_entry_with_a_hash_that_fits(log: Path) -> None:
-    """Whoever changes an entry and hashes it anew breaks the chain at the next one."""
+    """A changed entry with a recomputed hash breaks the chain at the next entry."""
 
     def change(lines: list[str]) -> list[str]:
         entry = json.loads(lines[2])
@@ -96,7 +96,7 @@ def _write(path: Path) -> None:
 
 
 def test_several_processes_write_one_chain(log: Path) -> None:
-    """Entries longer than what is read from the end at first, too."""
+    """This includes entries that are longer than what is first read from the end."""
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write, args=(log,)) for _ in range(3)]
     for writer in writers:
@@ -115,7 +115,7 @@ def test_the_command(log: Path, command) -> None:
     assert status == 0 and "The chain is intact: 5 entries." in said and last in said
     assert "Berlin" in said and "update (50 bytes" in said
     assert command("audit", log, "--expect", last)[0] == 0
-    # A cut at the end is an intact chain: only the hash that was kept elsewhere shows it.
+    # A chain with its end cut off is intact. Only a hash that was kept elsewhere shows the cut.
     log.write_text("".join(line + "\n" for line in log.read_text().splitlines()[:3]))
     assert command("audit", log)[0] == 0
     status, said, _ = command("audit", log, "--expect", last)

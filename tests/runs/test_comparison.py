@@ -1,4 +1,4 @@
-"""Runs are compared only where they were tested on the same samples."""
+"""Runs are compared only if they were tested on the same samples."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_every_space_that_all_were_tested_in(tmp_path):
     assert list(both.differences) == ["lesion", "triage"] and both.first == "FedMT"
     mean = np.mean([(e.tests[0].predicted == e.tests[0].labels).mean() for e in (one, evaluation(2))])
     assert both.differences["lesion"]["accuracy"].first == pytest.approx(mean, abs=1e-6)
-    # What is written and read again compares the same.
+    # A comparison gives the same result after writing and reading.
     one.write(tmp_path / "one.npz")
     assert compare({"a": read_evaluation(tmp_path / "one.npz")}, {"b": two}) == found
     record = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -66,7 +66,7 @@ def test_the_error_says_what_differs():
 
 
 def test_the_predicted_class_stays_the_most_probable_one():
-    """Probabilities of 0.3333 and 0.33331 are equal in float16; the prediction was made before."""
+    """Probabilities of 0.3333 and 0.33331 are equal in float16, but the prediction was made before."""
     tied = np.array([[0.25, 0.375, 0.375], [0.5, 0.5, 0.0]], np.float16)
     found = probabilities(Predicted("lesion", np.array([2, 0]), np.array([2, 0]), tied))
     assert found.argmax(1).tolist() == [2, 0]

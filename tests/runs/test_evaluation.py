@@ -1,4 +1,4 @@
-"""The results of each test set and site, against those of the samples picked by hand."""
+"""The results of each test set and site, compared with those of samples selected by hand."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def accuracy(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 @pytest.mark.parametrize("answers", [1, 3])
 def test_each_test_set_and_each_site_is_measured_on_its_own_samples(answers: int) -> None:
-    """A site that is in both test sets is one; with several answers, the mean over them."""
+    """A site that is in both test sets is one site. With several answers, the result is their mean."""
     sites = tuple("Bonn" if i % 3 else "Kiel" for i in range(40))
     first, second = answered("x", 0, sites, answers), answered("y", 1, ("Bonn",) * 40, answers)
     [part] = testing.pooled([first, second])

@@ -1,4 +1,4 @@
-"""The run folder: atomic files, verified checkpoints, and errors that say how to go on."""
+"""The run folder: atomic files, verified checkpoints, and errors that say how to continue."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ def test_a_state_comes_back_to_the_bit(tmp_path):
 
 
 def test_equal_states_are_equal_files():
-    """The library alone writes the metadata in another order each time."""
+    """The library itself writes the metadata in a different order each time."""
     more = {f"fedmt.{name}": name for name in "abcdef"}
     assert len({safetensors.torch.save({}, more) for _ in range(20)}) > 1
     one = state(3)
@@ -55,7 +55,7 @@ def test_equal_states_are_equal_files():
 
 
 def test_as_many_checkpoints_stay_as_are_asked_for(tmp_path):
-    """And a run goes back to an earlier round by deleting those after it."""
+    """A run can also go back to an earlier round: delete the checkpoints after it."""
     run = folder(tmp_path)
     for number in range(9):
         run.append_metrics({"round": number})
@@ -119,7 +119,7 @@ def test_another_run_in_the_way(tmp_path):
 
 
 def test_a_run_goes_on_with_another_guard(tmp_path):
-    """And with nothing else that differs."""
+    """Nothing else may differ."""
     run = folder(tmp_path)
     other = 'seed = 0\n[aggregation.guard]\nname = "median"\nmix = 0\n'
     assert RunFolder.resume(run.path, other).config_file.read_text() == other
@@ -155,7 +155,7 @@ def test_a_line_that_no_run_wrote(tmp_path, line, what):
     run.append_metrics({"round": 0})
     with run.metrics_file.open("ab") as file:
         file.write(line + b"\n")
-    if what == "not text in UTF-8":  # the last line too, since it is whole
+    if what == "not text in UTF-8":  # including the last line, since it is complete
         with pytest.raises(FedmtError, match=r"metrics.jsonl, line 2: not text in UTF-8.$"):
             run.metrics()
     run.append_metrics({"round": 1})
@@ -174,7 +174,7 @@ def test_a_config_and_data_that_no_run_wrote(tmp_path):
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
-    """The write fails as on a full disk: the old file stays whole, and no part of the new one is left."""
+    """If the write fails as on a full disk, the old file stays whole, and no part of the new one is left."""
     target = tmp_path / "summary.json"
     write_atomically(target, b"old")
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_something_else(tmp_path):
 
 
 def test_a_flower_run_of_an_earlier_version_goes_on(tmp_path, make_federation) -> None:
-    """It wrote a digest of a blank image for each center elsewhere, under the center's name."""
+    """It wrote a digest of a blank image for each remote center, under the center's name."""
     federation = make_federation()
     members = tuple(Member(c.name, c.space, c.correspondence) for c in federation.centers)
     there = replace(federation, centers=(), elsewhere=members)

@@ -1,4 +1,4 @@
-"""The bounds against hand and brute force, where they hold, and where they must not."""
+"""The bounds against hand calculations and brute force, where they hold and where they must not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ counts = st.integers(0, 10**6)
 
 
 def columns(rng: np.random.Generator, coarse: int, wanted: int) -> np.ndarray:
-    """A random M, some of its entries exactly 0."""
+    """A random M with some entries that are exactly 0."""
     matrix = rng.dirichlet(np.full(coarse, 0.7), size=wanted).T
     matrix = np.where(matrix < 0.1 / coarse, 0, matrix)
     return matrix / matrix.sum(0)
@@ -100,7 +100,7 @@ def test_the_bounds_by_hand() -> None:
 
 
 def test_one_sample_and_none() -> None:
-    assert deviation(1, 1, 5) == 0 == confidence(1, 1)  # log 1 = 0, and no confidence in it
+    assert deviation(1, 1, 5) == 0 == confidence(1, 1)  # log 1 = 0, with no confidence in it
     assert deviation(0, 100, 4) == deviation(100, 0, 4) == pytest.approx(math.sqrt(math.log(100) / 100))
     assert bound_estimated(0.5, 100, 0, 4, 9.0) == bound_known(0.5, 100, 0, 4)
     assert confidence(100, 0, estimated=True) == pytest.approx(0.9)
@@ -129,7 +129,7 @@ def test_the_pooled_confidence_is_the_best_of_the_three(n: int, m: int) -> None:
 
 @pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 9), (5, 5), (10, 30), (60, 20), (0, 50), (3, 200)])
 def test_the_exact_probability_of_failure_is_within_the_pooled_one(n: int, m: int) -> None:
-    """||g - f|| is 0 or B: then the empirical loss is binomial, and the chance that the bound fails a sum."""
+    """||g - f|| is 0 or B, so the empirical loss is binomial, and the probability of failure is a sum."""
     total, width, worst = n + m, deviation(n, m, 2, diameter=1.0), 0.0
     for q in np.linspace(0.01, 0.99, 99):
         failed = 0.0
@@ -138,7 +138,7 @@ def test_the_exact_probability_of_failure_is_within_the_pooled_one(n: int, m: in
                 failed += math.comb(total, hits) * q**hits * (1 - q) ** (total - hits)
         assert failed <= 1 - confidence(n, m) + 1e-12
         worst = max(worst, failed)
-    assert worst > 0.01  # there is something to bound
+    assert worst > 0.01  # so there is something to bound
 
 
 @quick
@@ -188,7 +188,7 @@ def test_the_coarse_bounds_hold_for_any_matrix(seed: int, coarse: int, wanted: i
 
 
 def test_the_spectral_bound_is_reached() -> None:
-    """Ten classes in two halves: g in the one, f in the other; sqrt(5), where sqrt(10) is printed."""
+    """Ten classes in two halves, g in one and f in the other: sqrt(5), where sqrt(10) is printed."""
     matrix = torch.block_diag(torch.ones(1, 5), torch.ones(1, 5)).double()
     g = torch.cat([torch.full((5,), 0.2), torch.zeros(5)]).double()
     apart = g - g.flip(0)
@@ -200,7 +200,7 @@ def test_the_spectral_bound_is_reached() -> None:
 
 
 def informative() -> World:
-    """Four classes in two labels, and features that tell the classes apart: f = S f~ cannot hold."""
+    """Four classes in two labels, with features that separate the classes, so f = S f~ cannot hold."""
     return World(
         torch.full((4,), 0.25), torch.eye(4) * 0.6 + 0.1, torch.tensor([[1.0, 1, 0, 0], [0, 0, 1, 1]])
     )
@@ -230,13 +230,13 @@ def test_the_bounds_hold_and_the_error_falls_with_m() -> None:
         assert row.error_estimated <= row.bound_estimated
         assert row.coarse_error <= row.coarse_bound
         assert row.inverse_error <= row.constant * math.sqrt(math.log(row.m) / row.m)
-    # The empirical loss alone is no bound.
+    # The empirical loss alone is not a bound.
     assert 8 < sum(row.error > row.empirical for row in rows) < 28
     for name in ("error", "error_estimated", "coarse_error", "bound", "inverse_error"):
         means = [mean(getattr(row, name) for row in rows if row.m == m) for m in sizes]
         for fewer, more in pairwise(means):
             assert more < 0.7 * fewer, name
-    # Ten times the samples: a third of the error, as 1 / sqrt(m).
+    # Ten times the samples give a third of the error, as 1 / sqrt(m).
     errors = {m: mean(row.error for row in rows if row.m == m) for m in sizes}
     assert errors[300] / errors[3000] == pytest.approx(math.sqrt(10), rel=0.4)
 
@@ -284,7 +284,7 @@ def test_draws_follow_the_joint_distribution() -> None:
     x, y, label = _draw(world, 200_000, torch.Generator().manual_seed(0))
     found = torch.bincount((x * 6 + y) * 5 + label, minlength=180).view(6, 6, 5) / 200_000
     expected = torch.einsum("x,xk,jk->xkj", world.features, world.fine, world.matrix)
-    assert (found - expected).abs().max() < 0.003  # four standard deviations of the likeliest cell
+    assert (found - expected).abs().max() < 0.003  # four standard deviations of the most probable cell
 
 
 def test_the_same_seed_draws_the_same() -> None:
@@ -300,13 +300,13 @@ def test_either_set_may_be_empty() -> None:
 
 
 def test_without_the_second_independence_the_theorem_is_false() -> None:
-    """Where features tell the classes of one label apart, more of that label's samples mislead."""
+    """If features separate the classes of one label, more samples of that label are misleading."""
     rows = simulate(informative(), n=20, sizes=[20_000], seeds=range(3))
     assert all(row.error > 3 * row.bound for row in rows)
 
 
 def test_for_a_classifier_that_memorises_the_theorem_is_false() -> None:
-    """g = f on the samples and wrong elsewhere: no empirical loss, and the error of all other x."""
+    """g = f on the samples and wrong elsewhere, so the empirical loss is 0, with an error on all other x."""
     rng = np.random.default_rng(0)
     features, n, m = 100_000, 500, 500
     f = torch.eye(2, dtype=torch.float64)[torch.from_numpy(rng.integers(2, size=features))]
@@ -317,7 +317,7 @@ def test_for_a_classifier_that_memorises_the_theorem_is_false() -> None:
     loss = empirical_loss(g[x[:n]], f[x[:n]], g[x[n:]], world.coarse[x[n:]], world.inverse)
     assert loss == pytest.approx(0, abs=1e-9) and confidence(n, m) > 0.9
     assert world.error(g) > 10 * bound_known(loss, n, m, 2)
-    y = torch.from_numpy(rng.integers(features, size=n + m))  # fresh samples tell
+    y = torch.from_numpy(rng.integers(features, size=n + m))  # new samples show it
     fresh = empirical_loss(g[y[:n]], f[y[:n]], g[y[n:]], world.coarse[y[n:]], world.inverse)
     assert world.error(g) <= bound_known(fresh, n, m, 2)
 

@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow, the real ones: what a run tells them, once each, however often it is killed."""
+"""The real TensorBoard and MLflow: what a run reports to them, once each, however often it is killed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from fedmt.training import run as run_module
 from fedmt.training.run import Silent, Stopped, run
 
 os.environ.update(MLFLOW_SETTINGS)  # as a run does before it imports MLflow
-# Found, not imported: MLflow takes seconds, and every worker imports this file.
+# It is only looked up, because MLflow takes seconds to import, and every worker imports this file.
 MISSING = [name for name in ("tensorboard", "mlflow") if find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
@@ -59,7 +59,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's folder; one for all, since it takes seconds to make."""
+    """MLflow's folder, shared by all tests, since it takes seconds to make."""
     return tmp_path_factory.mktemp("mlflow")
 
 
@@ -100,12 +100,12 @@ def mlflow_steps(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_each_round_once(folder: Path) -> None:
-    """Both trackers hold the figures of metrics.jsonl, each round once, and no others."""
+    """Asserts that both trackers have the figures of metrics.jsonl, each round once, and no others."""
     expected: dict[str, list[tuple[int, float]]] = {}
     for record in RunFolder(folder).metrics():
         for name, value in scalars(record).items():
             expected.setdefault(name, []).append((record["round"], value))
-    # Rounds that were computed twice are equal in all but the time they took.
+    # Rounds that were computed twice are equal except for the time they took.
     for found in (tensorboard_steps(folder), mlflow_steps(folder)):
         assert found.keys() == expected.keys()
         for name, values in expected.items():
@@ -167,7 +167,7 @@ def test_data_tables_are_no_hyperparameters():
 
 
 def test_who_is_told_of_a_run_is_no_part_of_it(write, tmp_path):
-    """So that a tracker may be added to a run that goes on, and an address with a password is not kept."""
+    """So a tracker can be added to a resumed run, and an address with a password is not stored."""
     with_trackers = load_config(write())
     without = load_config(write(text=CONFIG[: CONFIG.index("[tracking]")]))
     assert dump_config(with_trackers) == dump_config(without)
@@ -200,7 +200,7 @@ def test_a_stopped_run_goes_on_under_the_same_id(write, tmp_path):
 
 
 def test_a_killed_run_leaves_no_round_twice(write, tmp_path, start):
-    """SIGKILL after a round that was told but not saved: it is computed again on resuming."""
+    """SIGKILL comes after a round that was reported but not saved. Resuming computes it again."""
     path, out = write(rounds=6, every=4), tmp_path / "run"
     process = start("run", path, "--out", out)
     metrics, limit = out / "metrics.jsonl", time.monotonic() + 120
@@ -212,7 +212,7 @@ def test_a_killed_run_leaves_no_round_twice(write, tmp_path, start):
     told = len(mlflow_steps(out)["seconds/total"])
     saved = RunFolder(out).load()
     assert saved is not None and saved.round == 0 and told >= 2
-    # With as many threads as the process had (conftest.py): another number would round otherwise.
+    # With the process's own number of threads (conftest.py), because another number rounds differently.
     run(load_config(path), out, resume=True)
     assert_each_round_once(out)
 
@@ -238,7 +238,7 @@ def test_a_run_that_was_deleted_there_begins_a_new_one(write, tmp_path):
 
 
 def test_a_tracker_that_fails_costs_no_training(write, tmp_path, monkeypatch):
-    """The rounds that it did not take are sent with a later one."""
+    """The rounds that it did not accept are sent with a later one."""
     from mlflow import MlflowClient
 
     real, calls = MlflowClient.log_batch, []
@@ -259,7 +259,7 @@ def test_a_tracker_that_fails_costs_no_training(write, tmp_path, monkeypatch):
     assert_each_round_once(tmp_path / "run")
 
 
-# -- refused before anything is trained ----------------------------------------------------------------
+# -- rejected before anything is trained ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("package, key", [("tensorboard", "tensorboard"), ("alembic", "mlflow")])
@@ -310,7 +310,7 @@ def test_the_libraries_are_imported_only_where_asked_for(warm):
 
 
 def test_mlflow_does_not_report_its_use(write, tmp_path, warm):
-    """In a process of its own, with the environment of a user who has set nothing."""
+    """In a separate process, with the environment of a user who has set nothing."""
     code = (
         "import sys; from fedmt.config import load_config; from fedmt.training.run import run; "
         "run(load_config(sys.argv[1]), sys.argv[2]); "
@@ -322,7 +322,7 @@ def test_mlflow_does_not_report_its_use(write, tmp_path, warm):
 
 
 def test_an_experiments_runs_share_a_folder(command, tmp_path):
-    """Worker processes that open the same new database at once."""
+    """Worker processes open the same new database at once."""
     out = tmp_path / "out"
     experiment = tmp_path / "two.toml"
     (tmp_path / "garments.toml").write_text(CONFIG.format(rounds=1, every=1, database="new"))

@@ -1,4 +1,4 @@
-"""A frozen backbone: features once, a head on vectors, and a model that still takes images."""
+"""A frozen backbone: features are computed once, a head trains on them, and the model takes images."""
 
 import json
 import tomllib
@@ -67,7 +67,7 @@ def sources(kind: str) -> str:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., Path]:
-    """Images of three classes, which differ in brightness, and a network's weights."""
+    """Images of three classes that differ in brightness, and the weights of a network."""
     rng = np.random.default_rng(0)
     for name, count in (("reference", 15), ("Bonn", 24), ("Kiel", 15), ("test", 12)):
         fine = np.arange(count) % 3
@@ -76,7 +76,7 @@ def config(tmp_path: Path) -> Callable[..., Path]:
         labels = np.array(["ab", "ab", "c"] if name == "Bonn" else ["a", "b", "c"])[fine]
         np.savez(tmp_path / f"images-{name}.npz", images=images, labels=labels)
     torch.manual_seed(7)
-    network = build("small_cnn", 5, Images((3, 12, 12)))  # of another number of classes
+    network = build("small_cnn", 5, Images((3, 12, 12)))  # with another number of classes
     with torch.no_grad():
         for key, value in network.state_dict().items():
             if "running" in key:
@@ -98,7 +98,7 @@ def state(folder: Path) -> Any:
 
 
 def by_hand(path: Path, samples: torch.Tensor) -> torch.Tensor:
-    """What the last layer of the whole network sees."""
+    """The input of the last layer of the whole network."""
     network = build("small_cnn", 5, Images((3, 12, 12)), path.parent / "weights.safetensors")
     reference = torch.from_numpy(np.load(path.parent / "images-reference.npz")["images"])
     model = Classifier(network, *Images((3, 12, 12)).statistics(reference)).eval()
@@ -111,7 +111,7 @@ def by_hand(path: Path, samples: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_same_as_a_head_on_features_made_by_hand(config, tmp_path: Path) -> None:
-    """To the bit: the round's weights, for FedMT with an estimated M."""
+    """The round's weights are bit-identical, for FedMT with an estimated M."""
     path = config()
     run(load_config(path), tmp_path / "frozen")
     for name in ("reference", "Bonn", "Kiel", "test"):
@@ -123,7 +123,7 @@ def test_the_same_as_a_head_on_features_made_by_hand(config, tmp_path: Path) -> 
     run(load_config(other), tmp_path / "vectors")
     one, two = state(tmp_path / "frozen").weights, state(tmp_path / "vectors").weights
     assert one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
-    # The frozen weights are the file's, whatever was trained above them.
+    # The frozen weights are those of the file, whatever was trained on top of them.
     kept, given = (
         load_file(tmp_path / "frozen" / "frozen.safetensors"),
         load_file(tmp_path / "weights.safetensors"),
@@ -139,7 +139,7 @@ def test_a_model_takes_images(config, tmp_path: Path) -> None:
     images = torch.from_numpy(np.load(tmp_path / "images-test.npz")["images"])
     model = fedmt.load(tmp_path / "run", "cpu")
     assert model.input == Images((3, 12, 12)) and model.temperature is not None
-    # Features and head by hand.
+    # Features and head, computed by hand.
     about, weights = model.description, model.state.weights
     assert isinstance(about.input, Vectors)
     features = about.input.plain(by_hand(path, images))
@@ -154,7 +154,7 @@ def test_the_onnx_graph_takes_images(config, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     run(load_config(config()), tmp_path / "run")
     images = torch.from_numpy(np.load(tmp_path / "images-test.npz")["images"])
-    _row.cache_clear()  # as in a process of its own, which has computed nothing yet
+    _row.cache_clear()  # as in a new process, which has computed nothing yet
     model = fedmt.load(tmp_path / "run", "cpu")
     export_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
@@ -183,7 +183,7 @@ def test_commands_on_a_frozen_run(config, tmp_path: Path, command) -> None:
     card = json.loads((tmp_path / "model.card.json").read_text())["model"]
     assert (card["backbone"], card["head"]) == ("small_cnn", "linear")
     assert len(card["input"]["normalisation"]["mean"]) == 3 and card["input"]["name"] == "images"
-    # What is in the folder is a whole model; what is missing or damaged is named.
+    # The folder contains a complete model. Missing or damaged files are named.
     frozen = tmp_path / "run" / "frozen.safetensors"
     damaged = bytearray(frozen.read_bytes())
     damaged[-1] ^= 1
@@ -246,7 +246,7 @@ def test_a_federation_is_encoded_once(config) -> None:
     assert build_engine(settings, features, CPU).federation.encoded is features.encoded
     assert features.reference.values.mean(0).allclose(
         torch.tensor(features.input.mean)
-    )  # of the reference center
+    )  # the mean of the reference center
     assert not any("random" in note for note in notes)
     _, notes = build_federation(load_config(config(model=IMAGES.replace("weights =", "# weights ="))))
     assert any("the features come from a network with random weights" in note for note in notes)
@@ -257,7 +257,7 @@ def test_runs_share_the_features_in_a_cache_folder(config, tmp_path: Path, monke
     run(load_config(config(), cached), tmp_path / "one")
     files = sorted((tmp_path / "cache").iterdir())
     assert [f.name[:9] for f in files] == ["features-"] * 4
-    # Of other weights, and where a file is damaged, they are computed again.
+    # With other weights, or with a damaged file, they are computed again.
     files[0].write_bytes(b"damaged")
     seen: list[str] = []
 

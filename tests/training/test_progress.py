@@ -1,4 +1,4 @@
-"""The display of reading data: a bar of its own, next to that of the rounds."""
+"""The display while data is read: a separate bar, in addition to that of the rounds."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ def test_reading_has_a_bar_until_it_is_done() -> None:
         with pytest.raises(Stopped):
             tell("Decoding images", 2, 3)
     assert "256 of 1,000" in output.getvalue()
-    tell("Decoding images", 3, 3)  # after the display: nobody listens
+    tell("Decoding images", 3, 3)  # after the display has ended, without a listener

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed ends in the weights, to the bit, of the run that was not."""
+"""A run that is killed and resumed ends with weights that are bit-identical to an uninterrupted run's."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ test_samples = 100
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Path, RunFolder]:
-    """The config, and the folder of the run that nobody disturbed."""
+    """The config, and the folder of the uninterrupted run."""
     path = tmp_path_factory.mktemp("whole")
     config = path / "federation.toml"
     config.write_text(CONFIG)
@@ -75,7 +75,7 @@ def assert_same(found: RunFolder, expected: RunFolder) -> None:
 
 
 def test_sigkill_at_several_points(whole, tmp_path, start):
-    """Kills as soon as the config, the first metrics, the first checkpoint and a later round are there."""
+    """Kills the run once the config, the first metrics, the first checkpoint and a later round exist."""
     config, expected = whole
     out = tmp_path / "run"
     points = [
@@ -94,7 +94,7 @@ def test_sigkill_at_several_points(whole, tmp_path, start):
         kills += process.poll() is None
         process.kill()
         process.communicate()
-    assert kills >= 3  # the last may have finished first on a fast machine
+    assert kills >= 3  # on a fast machine, the run may finish before the last kill
     process = start("run", config, "--out", out, "--resume")
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 0, said
@@ -102,11 +102,11 @@ def test_sigkill_at_several_points(whole, tmp_path, start):
 
 
 class Killed(BaseException):
-    """Not an Exception: nothing on the way may catch it, as nothing catches a SIGKILL."""
+    """Not an Exception, because nothing may catch it, just as nothing catches a SIGKILL."""
 
 
 def test_a_kill_at_every_write(whole, tmp_path, monkeypatch):
-    """Dies before and after each single file operation of the run, then resumes."""
+    """Dies before and after every file operation of the run, then resumes."""
     config, expected = whole
     settings = load_config(config)
     real_flush, real_replace = files.flush, Path.replace
@@ -127,7 +127,7 @@ def test_a_kill_at_every_write(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", lambda self, target: counted(real_replace, self, target))
     out = tmp_path / "run"
     deaths = 0
-    # A prime step: the deaths fall on ever other operations while the run still gets ahead.
+    # With a prime step, each death hits a different operation, while the run still makes progress.
     for die_at in (1, 2, 3, 4, 5, 7, 9, 11, 12, 13, 14):
         calls.update(count=0, die_at=die_at)
         try:
@@ -141,7 +141,7 @@ def test_a_kill_at_every_write(whole, tmp_path, monkeypatch):
 
 
 def test_stopping_and_resuming(whole, tmp_path):
-    """Ctrl-C raises `Stopped` at a center; what was finished stays."""
+    """Ctrl-C raises `Stopped` at a center, and what was finished is kept."""
     config, expected = whole
 
     class Impatient:
@@ -179,7 +179,7 @@ def test_checkpoints_every_few_rounds(whole, tmp_path):
 
     with pytest.raises(Stopped):
         run(settings, tmp_path / "run", observer=Impatient())
-    # Round 2 was not due, but who asks to stop loses nothing.
+    # Round 2 was not due for a checkpoint, but a user who stops the run loses nothing.
     assert RunFolder(tmp_path / "run").load().round == 2
     assert [r["round"] for r in RunFolder(tmp_path / "run").metrics()] == [0, 1, 2]
     run(settings, tmp_path / "run", resume=True)
@@ -189,7 +189,7 @@ def test_checkpoints_every_few_rounds(whole, tmp_path):
 
 
 def test_stopping_while_a_round_is_written(whole, tmp_path, monkeypatch):
-    """A second Ctrl-C may come anywhere: no checkpoint without the line of its round."""
+    """A second Ctrl-C may come at any time. There must be no checkpoint without the line of its round."""
     config, expected = whole
     append = RunFolder.append_metrics
 
@@ -208,7 +208,7 @@ def test_stopping_while_a_round_is_written(whole, tmp_path, monkeypatch):
 
 
 def test_a_run_goes_on_with_the_data_it_began_with_alone(tmp_path):
-    """A correspondence in a file of its own, an image or a label may change without the config."""
+    """A correspondence in a separate file, an image or a label may change without the config."""
     rng = np.random.default_rng(0)
 
     def archive(name, labels):
@@ -265,7 +265,7 @@ def test_nothing_to_go_on_with_is_said(whole, tmp_path, command):
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, monkeypatch):
-    """Nor does it say that the run was made by who looked at it again."""
+    """It also keeps the version with which the run was made."""
     config, expected = whole
     before = expected.metrics_file.read_bytes(), expected.summary_file.read_bytes()
     summary = json.loads(before[1])
