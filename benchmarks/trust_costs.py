@@ -10,9 +10,9 @@ Differential privacy changes the training but not what is sent, so it is measure
 CNN and 4 centers of 200 images.
 
 Measured 2026-11-16 on 2 cores of an Intel Xeon with nothing else running; Python 3.11.7, torch 2.13.0,
-flwr 1.41.0, one thread, 2 rounds. In this order: 15.4, 15.5, 15.9, 16.2, 15.8, 17.5 s; 21.2, 23.3, 24.3, 24.1,
-23.0, 23.3 CPU seconds; 44.79 MB sent without protection, 44.85 with any. Differential privacy: 0.44 s of
-training per center and round, 0.09 s without.
+flwr 1.41.0, one thread, 2 rounds. In this order: 15.4, 15.5, 15.9, 16.2, 15.8, 17.5 s; 21.2, 23.3, 24.3,
+24.1, 23.0, 23.3 CPU seconds; 44.79 MB sent without protection, 44.85 with any. Differential privacy: 0.44 s
+of training per center and round, 0.09 s without.
 """
 
 from __future__ import annotations

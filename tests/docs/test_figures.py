@@ -112,6 +112,7 @@ ELSEWHERE = {
     "priors": "a diary of a search, partly on runs that were not kept",
     "rare-classes": "the same page under its new name",
     "secure-aggregation": "rounding in one small run; the runs were not kept",
+    "security": "costs, which the header of benchmarks/trust_costs.py records",
     "performance": "speeds, which the headers of the scripts in benchmarks/ record",
     "performance-diary": "speeds, likewise",
 }
