@@ -220,5 +220,6 @@ def test_the_benchmark_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     # 2 centers of 16 samples in steps of 8, and four epochs of the reference center's 20 in steps of 10.
     assert found["views_per_step"] == 16 and found["views"] == 2 * 2 * 16 + 4 * 2 * 20
     assert found["workers"] == 2 and not found["fell_back"]
-    assert all(found[key] > 0 for key in ("rate", "step_rate", "of ceiling", "of same", "round", "startup"))
+    # Not "startup", a difference of times, which at this size another process can make negative.
+    assert all(found[key] > 0 for key in ("rate", "step_rate", "of ceiling", "of same", "round"))
     assert "of the ceiling" in benchmark.line("mlp", found)
