@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedmt.data.center import Federation
 from fedmt.runs.folder import RunFolder
 from fedmt.training.notebook import Line, in_notebook
 from fedmt.training.progress import Display, make_console
-from fedmt.training.run import Stopped, run_arrays
+from fedmt.training.run import Observer, Stopped, run_arrays
 
 
 def train(
@@ -71,25 +72,14 @@ def train(
     named = {**({} if rounds is None else {"rounds": rounds}), "seed": seed, **options}
     config, network = config_of(federation, model, method, strategy, named, kept)
     if network is not None and config.model.head and "head" not in options:
-        note = (
-            f"model: the outputs of {type(network).__name__} are not {len(federation.wanted)}, the number of "
-            "wanted classes, so they are taken as features, and a linear head is added."
-        )
-        federation = replace(federation, notes=(*federation.notes, note))
+        federation = _with_note_on_head(federation, network)
     temporary = None
     if folder is None:
         temporary = Path(tempfile.mkdtemp(prefix="fedmt-"))
         folder = temporary / "run"
     try:
-        title = config.method["name"]
-        if not progress:
-            run_arrays(config, federation, folder, resume, None, network)
-        elif in_notebook():
-            run_arrays(config, federation, folder, resume, Line(title), network)
-        else:
-            display = Display(make_console(), title)
-            with display.watching():
-                run_arrays(config, federation, folder, resume, display, network)
+        with _shown(config.method["name"], progress) as observer:
+            run_arrays(config, federation, folder, resume, observer, network)
         result = Result(folder, network=network, allow=None)  # its code was named in this call
     except BaseException as error:
         if temporary is not None:
@@ -101,6 +91,25 @@ def train(
     if temporary is not None:
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
+
+
+def _with_note_on_head(federation: Federation, network: nn.Module) -> Federation:
+    note = (
+        f"model: the outputs of {type(network).__name__} are not {len(federation.wanted)}, the number of "
+        "wanted classes, so they are taken as features, and a linear head is added."
+    )
+    return replace(federation, notes=(*federation.notes, note))
+
+
+@contextmanager
+def _shown(title: str, progress: bool) -> Iterator[Observer | None]:
+    """What shows the rounds, in a notebook or a terminal. None without `progress`."""
+    if not progress or in_notebook():
+        yield Line(title) if progress else None
+        return
+    display = Display(make_console(), title)
+    with display.watching():
+        yield display
 
 
 def _check_given(federation: Federation) -> None:

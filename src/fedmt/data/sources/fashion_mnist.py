@@ -76,7 +76,7 @@ def _unpacked(split: Split) -> tuple[Tensor, Tensor]:
 def read_fashion_mnist(split: Split, options: ImageOptions = AS_STORED) -> SampleSet:
     """Images uint8 [7000 or 2000, 1, 28, 28], labeled in "garment", "department" and "layer"."""
     check_split(split, "Fashion-MNIST")
-    images, garments = _unpacked(split)
+    images, garments = (kept.clone() for kept in _unpacked(split))  # the caller may change them
     labels = {
         "garment": garments,
         "department": GARMENT_TO_DEPARTMENT.map_labels(garments),
