@@ -226,6 +226,12 @@ def open_page(browser) -> Iterator[object]:
         assert outside == [] and one.complaints == []
 
 
+@pytest.fixture
+def soon() -> Callable[..., Any]:
+    """Playwright's `expect`, which waits. A busy machine delays what a click or a hover draws."""
+    return pytest.importorskip("playwright.sync_api").expect
+
+
 @pytest.fixture(scope="session")
 def comparison(make_run, tmp_path_factory) -> Path:
     """Three runs, of which one is unfinished, with a class name that contains HTML."""

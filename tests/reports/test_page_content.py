@@ -98,7 +98,7 @@ def test_table_data_and_pictures_can_be_saved(open_page, paired):
         assert name.endswith(".png") and image.startswith(b"\x89PNG") and len(image) > 3000
 
 
-def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, tmp_path, ink_of):
+def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, tmp_path, ink_of, soon):
     page = open_page(comparison.as_uri()).page
     titles = [m.title for m in METRICS.values() if m.function is not None]
     heads = page.locator("#metrics-table-0 thead th").all_inner_texts()
@@ -110,7 +110,7 @@ def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, t
     page.click("#metrics-body .segments button:text('coarse')")
     assert page.locator("#metrics-table-1").is_visible()
     page.click("#mean-matrix-1 summary")
-    assert page.locator("#mean-matrix-1-table tbody tr").count() == 3
+    soon(page.locator("#mean-matrix-1-table tbody tr")).to_have_count(3)
     page.click("#priors-box summary")
     first = page.locator("#priors-table tbody tr").first.inner_text()
     assert first.startswith("first\tas frequent as at the centers\t")
@@ -126,7 +126,7 @@ def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, t
     assert spaces == ["fine", "coarse"] and alone.locator("#metrics-body .segments").count() == 0
 
 
-def test_each_site_and_the_calibration_are_shown(open_page, paired):
+def test_each_site_and_the_calibration_are_shown(open_page, paired, soon):
     page = open_page(paired.as_uri()).page
     assert page.locator("#forest-0 circle").count() == 4 and page.locator("#against circle").count() == 2
     page.click("#places-all-0 summary")
@@ -146,11 +146,12 @@ def test_each_site_and_the_calibration_are_shown(open_page, paired):
     page.eval_on_selector_all(".away", "all => all.forEach(e => e.classList.remove('away'))")
     assert "no interval" not in page.inner_text("#classes-0 tfoot") + page.inner_text("#calibration-1")
     page.click("#contributions-table summary")
-    shares = page.locator("#contributions-table tbody td:nth-child(2)").all_inner_texts()
-    assert len(shares) == 4 and sum(float(s.rstrip("%")) for s in shares) == pytest.approx(100, abs=0.2)
+    shares = page.locator("#contributions-table tbody td:nth-child(2)")
+    soon(shares).to_have_count(4)
+    assert sum(float(s.rstrip("%")) for s in shares.all_inner_texts()) == pytest.approx(100, abs=0.2)
 
 
-def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path):
+def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path, soon):
     runs = [
         make_run(
             tmp_path / f"{method}-seed{seed}",
@@ -171,6 +172,7 @@ def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path):
     assert rows[1][2].split()[0] in page.inner_text("#words") and "± " in page.inner_text("#tiles")
     assert page.locator("#show-1").count() == 1 and page.locator("#show-2").count() == 0
     page.locator("#curve-charts .chart").first.hover()
+    soon(page.locator("#tip")).to_be_visible()
     assert page.inner_text("#tip").count("\n") == 2  # the means, not the thin lines of the seeds
     assert page.locator("#detail option").count() == 6  # the details show each run separately
 

@@ -1,22 +1,23 @@
 """The page in a real browser responds to mouse and keyboard."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_can_be_hidden_and_shown(open_page, comparison, ink_of):
+def test_a_run_can_be_hidden_and_shown(open_page, comparison, ink_of, soon):
     page = open_page(comparison.as_uri()).page
     canvas = "#curve-charts figure:nth-child(1) canvas"
     before = ink_of(page, canvas)
     page.focus("#show-1")
     page.keyboard.press("Space")
-    page.wait_for_timeout(100)
-    assert ink_of(page, canvas) != before
-    assert page.locator("#runs tr.off").count() == 1 and "second" in page.inner_text("#runs tr.off")
+    soon(page.locator("#runs tr.off")).to_have_count(1)
+    assert ink_of(page, canvas) != before and "second" in page.inner_text("#runs tr.off")
     page.click("#show-1")
-    page.wait_for_timeout(100)
-    assert page.locator("#runs tr.off").count() == 0 and ink_of(page, canvas) == before
+    soon(page.locator("#runs tr.off")).to_have_count(0)
+    assert ink_of(page, canvas) == before
 
 
 def test_tables_sort_both_ways(open_page, comparison):
@@ -36,24 +37,22 @@ def test_tables_sort_both_ways(open_page, comparison):
     assert values() == up[::-1] and recall.get_attribute("aria-sort") == "descending"
 
 
-def test_hovering_and_arrow_keys_read_values(open_page, comparison):
+def test_hovering_and_arrow_keys_read_values(open_page, comparison, soon):
     page = open_page(comparison.as_uri()).page
     page.locator("#curve-charts .chart").first.hover()
-    tip = page.inner_text("#tip")
-    assert "first:" in tip and "%" in tip
+    soon(page.locator("#tip")).to_have_text(re.compile("first: .*%"))
     page.select_option("#detail", label="first")
     page.click("#classes-body .segments button:text('coarse')")
     page.locator("#confusion-1").hover(position={"x": 90, "y": 20})
-    assert page.inner_text("#tip").startswith("true: group 0")
+    soon(page.locator("#tip")).to_have_text(re.compile("^true: group 0"))
     page.click("#classes-body .segments button:text('fine')")
     page.focus("#confusion-0")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    said = page.locator("figure:has(#confusion-0) .said").inner_text()
-    assert said.startswith("true: b; predicted:") and "%" in said
+    soon(page.locator("figure:has(#confusion-0) .said")).to_have_text(re.compile("^true: b; predicted:.*%"))
     page.locator("#curve-charts .chart").first.focus()
     page.keyboard.press("ArrowLeft")
-    assert "second:" in page.locator("#curve-charts .said").first.inner_text()
+    soon(page.locator("#curve-charts .said").first).to_contain_text("second:")
 
 
 def test_another_run_and_another_center_in_detail(open_page, comparison, hostile):
@@ -66,12 +65,13 @@ def test_another_run_and_another_center_in_detail(open_page, comparison, hostile
     assert "M-hat, center-2" in page.inner_text("#m-body")
 
 
-def test_tables_stand_for_pictures(open_page, comparison):
+def test_tables_stand_for_pictures(open_page, comparison, soon):
     page = open_page(comparison.as_uri()).page
     page.click("#classes-body .segments button:text('coarse')")
     page.click("#confusion-1-table summary")
-    cells = page.locator("#confusion-1-table tbody td").all_inner_texts()
-    assert len(cells) == 9 and sum(map(int, cells)) == 300
+    cells = page.locator("#confusion-1-table tbody td")
+    soon(cells).to_have_count(9)
+    assert sum(map(int, cells.all_inner_texts())) == 300
     unnamed = page.eval_on_selector_all(
         "canvas.heat, .chart, svg[role=img], [role=region], section",
         "all => all.filter(e => !e.getAttribute('aria-label') && !e.getAttribute('aria-labelledby')).length",
