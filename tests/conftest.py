@@ -363,6 +363,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    # Each window would draw the suggestions of its address bar in advance, which takes longer than a test.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxFullPopup,WebUIOmniboxAimPopup,PreloadTopChromeWebUI",
 ]
 """Chromium without its own sandbox, a GPU or anything that uses the network."""
 

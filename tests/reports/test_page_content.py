@@ -182,7 +182,7 @@ def test_a_large_comparison_opens_soon_and_is_small(open_page, ink_of, make_run,
 
     This is the CPU time of the page's main thread, which other work on the machine does not change.
     """
-    runs = [make_run(tmp_path / "run-0", 100, 20, 200, centers=20, samples=10_000)]
+    runs = [make_run(tmp_path / "run-0", 100, 20, 200, centers=20, samples=3_000)]
     runs += [shutil.copytree(runs[0], tmp_path / f"run-{i}") for i in range(1, 10)]
     report(runs, tmp_path / "large.html")
     size = (tmp_path / "large.html").stat().st_size
