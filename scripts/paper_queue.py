@@ -3,10 +3,10 @@
     python scripts/paper_queue.py --list
     python scripts/paper_queue.py --data data --weights resnet18_imagenet.safetensors --seconds 600
 
-Runs are made one after another, and each is written as a raw file as soon as it is finished. A run is not
-started if, by an estimate, it would not end within --seconds. A run that has a raw file is not repeated, so
-the same command continues where the last one stopped. `fedmt reproduce` makes the same runs by table, with
-checkpoints and in parallel.
+Runs are made one after another, or --jobs at a time, and each is written as a raw file as soon as it is
+finished. A run is not started if, by an estimate, it would not end within --seconds. A run that has a raw
+file is not repeated, so the same command continues where the last one stopped. `fedmt reproduce` makes the
+same runs by table, with checkpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from paper_runs import FOLDER, Runs, identity, to_json
@@ -139,6 +141,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="How long it may take in all.")
     parser.add_argument("--only", default="", help="Only runs whose experiment and label contain this.")
+    parser.add_argument("--jobs", type=int, default=1, help="How many runs share the GPU at a time.")
     parser.add_argument("--out", type=Path, default=FOLDER, help="Where raw files go.")
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
@@ -146,6 +149,9 @@ def main() -> None:
     if given.out != FOLDER:
         known.all += Runs(given.out, None).all
     total = 0.0
+    # A process that has used CUDA must not be copied, so the workers are started anew.
+    pool = ProcessPoolExecutor(given.jobs, get_context("spawn"))
+    under_way: set[Future[None]] = set()
     for wanted, one in missing(known, given.data, tuple(given.weights)):
         label = f"{wanted.experiment}: {one.label}"
         if given.only.casefold() not in label.casefold():
@@ -167,8 +173,16 @@ def main() -> None:
                 "1",
             ]
             print(f"{needed:6.0f} s  {total:7.0f} s in all  {shlex.join(command)}")
-        elif time.monotonic() + needed < end:
-            make(one, label, given.out)
+            continue
+        if len(under_way) == given.jobs:
+            ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for finished in ended:
+                finished.result()  # raises what the run raised
+        if time.monotonic() + needed * given.jobs < end:  # at worst, runs side by side gain nothing
+            under_way.add(pool.submit(make, one, label, given.out))
+    for finished in under_way:
+        finished.result()
+    pool.shutdown()
 
 
 def make(one: Run, label: str, out: Path) -> None:
