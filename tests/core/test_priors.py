@@ -134,3 +134,22 @@ def test_shares_that_are_none(given_shares, message):
 def test_named_shares_stand_in_the_order_of_the_classes():
     found = named_shares({"c": 0.2, "a": 0.5, "b": 0.3}, LabelSpace("kind", ["a", "b", "c"]), "method.prior")
     assert list(found) == ["a", "b", "c"] and found["a"] == pytest.approx(0.5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_repeats_the_same_step():
+    """On a GPU, the step is captured and replayed, for one center after another, of different sizes."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        for samples, classes in ((500, 7), (80, 3), (500, 7)):
+            scores = torch.rand(samples, classes, generator=generator, dtype=torch.float64).softmax(1)
+            labels = torch.randint(2, (samples,), generator=generator)
+            matrix = torch.rand(2, classes, generator=generator, dtype=torch.float64)
+            matrix = matrix / matrix.sum(0)
+            there = [t.cuda() for t in (scores, matrix, labels)]
+            for doubt in (None, 0.2):
+                here = estimated_prior(scores, matrix, labels, doubt)
+                torch.testing.assert_close(estimated_prior(*there, doubt).cpu(), here, rtol=0, atol=1e-10)
+                here = estimated_joint(scores, labels, 2, doubt)
+                found = estimated_joint(there[0], there[2], 2, doubt)
+                torch.testing.assert_close(found.cpu(), here, rtol=0, atol=1e-10)

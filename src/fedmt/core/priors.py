@@ -16,7 +16,7 @@ once per round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import COLUMN_TOLERANCE, LabelSpace, Posterior
 from fedmt.core.pseudo_labels import normalized
+from fedmt.core.repeating import repeated
 
 ITERATIONS = 50
 """Number of steps of expectation maximization. Each step costs one pass over a center's [N, K] scores."""
@@ -62,11 +63,14 @@ def estimated_prior(
     g, m = scores.double(), matrix.double()
     spread = m / m.sum(1, keepdim=True).clamp_min(1e-300)
     base = spread[labels].mean(0)
-    base = prior = base / base.sum().clamp_min(1e-300)  # a label may have an all-zero row of M
-    rows, guess = m[labels], Posterior(g)
-    for _ in range(iterations):
+    base = base / base.sum().clamp_min(1e-300)  # a label may have an all-zero row of M
+    prior, rows, guess, doubt_of = base.clone(), m[labels], Posterior(g), _doubts(g, doubt)
+
+    def step() -> None:
         q = guess(prior * rows)
-        prior = q.mean(0).lerp(base, _doubt(q, doubt))
+        prior.copy_(q.mean(0).lerp(base, doubt_of(q)))
+
+    repeated(step, iterations, g.device)
     return prior.to(scores.dtype)
 
 
@@ -83,18 +87,24 @@ def estimated_joint(
     """
     g = scores.double()
     shares = torch.bincount(labels, minlength=classes).double() / len(labels)
-    base = joint = shares[:, None].expand(classes, g.shape[1]) / g.shape[1]
-    guess = Posterior(g)
-    for _ in range(iterations):
+    base = shares[:, None].expand(classes, g.shape[1]) / g.shape[1]
+    joint, guess, doubt_of = base.clone(), Posterior(g), _doubts(g, doubt)
+
+    def step() -> None:
         q = guess(joint[labels])
         found = torch.zeros_like(base).index_add_(0, labels, q) / len(labels)
-        joint = found.lerp(base, _doubt(q, doubt))
+        joint.copy_(found.lerp(base, doubt_of(q)))
+
+    repeated(step, iterations, g.device)
     return joint.to(scores.dtype)
 
 
-def _doubt(q: Tensor, doubt: float | None) -> Tensor:
+def _doubts(like: Tensor, doubt: float | None) -> Callable[[Tensor], Tensor]:
     """The weight of the assumption, as opposed to the guesses q [N, K], a scalar from 0 to 1."""
-    return 1 - q.amax(1).mean() if doubt is None else q.new_tensor(doubt)
+    if doubt is None:
+        return lambda q: 1 - q.amax(1).mean()
+    fixed = like.new_tensor(doubt)
+    return lambda q: fixed
 
 
 def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> dict[str, float]:
