@@ -70,7 +70,7 @@ def estimated_prior(
         q = guess(prior * rows)
         prior.copy_(q.mean(0).lerp(base, doubt_of(q)))
 
-    repeated(step, iterations, g.device)
+    repeated(step, iterations, g)
     return prior.to(scores.dtype)
 
 
@@ -95,7 +95,7 @@ def estimated_joint(
         found = torch.zeros_like(base).index_add_(0, labels, q) / len(labels)
         joint.copy_(found.lerp(base, doubt_of(q)))
 
-    repeated(step, iterations, g.device)
+    repeated(step, iterations, g)
     return joint.to(scores.dtype)
 
 

@@ -6,18 +6,25 @@ import gc
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
+
+SMALL = 1 << 22
+"""Number of values up to which the host limits a step. A captured step keeps its memory."""
 
 _last: dict[torch.device, torch.cuda.CUDAGraph] = {}
 """The last captured step on each device. While it lives, the next capture reuses its memory."""
 
 
-def repeated(step: Callable[[], None], times: int, device: torch.device) -> None:
-    """Calls `step` several times. It must change tensors in place, allocate the rest, and never wait.
+def repeated(step: Callable[[], None], times: int, largest: Tensor) -> None:
+    """Calls `step` several times. It must change its tensors in place and never wait for the device.
 
     On a GPU, the host takes longer to launch a dozen small operations than the GPU to finish them. So they
     are launched once, captured once as a CUDA graph, and then replayed as one operation.
+
+    largest: the largest tensor that the step reads.
     """
-    if device.type != "cuda" or times < 3:
+    device = largest.device
+    if device.type != "cuda" or times < 3 or largest.numel() > SMALL:
         for _ in range(times):
             step()
         return
