@@ -18,7 +18,11 @@ Each network runs in a separate process, which measures, in this order:
     python benchmarks/backbones.py --tiny        on a CPU, only to test this script
 
 --search lets cuDNN search for its fastest algorithms for the ceilings, as `gpu_round.py` does.
-Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with nine of 16 cores busy elsewhere:
+Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0:
+
+    mobilenet_v2   1.12 s per round, 53.9% of the ceiling (21,824), start-up 29.6 s (`--no-step --rounds 2`)
+
+and with nine of 16 cores busy elsewhere:
 
     mobilenet_v2   1.39 s per round, 43.9% of the ceiling (21,598), 2.6 x step by step, start-up 29.5 s
     resnet50       8.42 s per round, 59.7% of the ceiling (4,779), 0.9 x step by step, start-up 10.9 s

@@ -9,10 +9,9 @@ Memory is the peak that torch has allocated and, for the host, the peak resident
     python benchmarks/many_centers.py --held-share 0.05      updates beyond 5% of free memory leave the GPU
     python benchmarks/many_centers.py --tiny [--profile]     on a CPU: 4 centers of 100 against 40 of 10
 
-Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with Python's profiler on
-(`--profile --rounds 1`) and 200 centers: 6.10 s per round and 12.8 GB on the device, compared with 1.04 s and
-3.8 GB, or 26.7 ms per additional center. Of the 6.10 s, pseudo-labels and class shares take 2.6, training
-1.2, averaging 1.0 and statistics 1.0. With 1,000 centers, three rounds did not finish within 90 s.
+Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0: 12.05 s per round and 49.4 GB on the
+device with 1,000 centers, 0.93 s and 3.7 GB with 10, or 11.2 ms per additional center. Of the 12.05 s, plans and
+pseudo-labels take 3.5, averaging 3.1, training 2.8, statistics 1.4 and the test 0.7.
 """
 
 from __future__ import annotations
