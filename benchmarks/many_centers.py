@@ -10,8 +10,8 @@ Memory is the peak that torch has allocated and, for the host, the peak resident
     python benchmarks/many_centers.py --tiny [--profile]     on a CPU: 4 centers of 100 against 40 of 10
 
 Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0: 12.05 s per round and 49.4 GB on the
-device with 1,000 centers, 0.93 s and 3.7 GB with 10, or 11.2 ms per additional center. Of the 12.05 s, plans and
-pseudo-labels take 3.5, averaging 3.1, training 2.8, statistics 1.4 and the test 0.7.
+device with 1,000 centers, 0.93 s and 3.7 GB with 10, or 11.2 ms per additional center. Of the 12.05 s, plans
+and pseudo-labels take 3.5, averaging 3.1, training 2.8, statistics 1.4 and the test 0.7.
 """
 
 from __future__ import annotations

@@ -157,3 +157,26 @@ def test_the_page_on_privacy_says_what_was_stored():
         if "epsilon" in run["label"] and run["status"] == "finished":
             budget = float(run["label"].split(",")[0].split()[1])
             assert 0.95 * budget < max(run["privacy_spent"].values()) <= budget
+
+
+def test_the_page_on_semifls_threshold_says_what_was_stored():
+    runs = json.loads((RESULTS / "data" / "semifl-threshold.json").read_text())["runs"]
+    page = (RESULTS / "appendix" / "semifl-threshold.md").read_text().replace("**", "")
+    names = {"garments": "Garments", "questions": "Questions", "thyroid": "Thyroid", "embeddings": "Embed"}
+
+    def means(federation: str, key: str) -> dict[float, float]:
+        found = {r["xi"]: [o[key] for o in runs if (o["federation"], o["xi"]) == (federation, r["xi"])]
+                 for r in runs if r["federation"] == federation}  # fmt: skip
+        assert all(len(values) == 3 for values in found.values())
+        return {xi: 100 * sum(values) / 3 for xi, values in found.items()}
+
+    for federation in {run["federation"] for run in runs}:
+        start = f"| {names[federation.partition(',')[0]]}"
+        line = next(line for line in page.splitlines() if line.startswith(start)).split("|")[1:-1]
+        accuracy = means(federation, "balanced_accuracy")
+        confident = means(federation, "confident_share")
+        shown = [f"{accuracy[xi]:.1f}" if xi in accuracy else "" for xi in (0.95, 0.8, 0.6, 0.4)]
+        assert [text.strip() for text in line[1:]] == [
+            *shown,
+            *(f"{confident[xi]:.0f}%" for xi in (0.95, 0.6)),
+        ]

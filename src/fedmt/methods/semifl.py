@@ -41,8 +41,9 @@ class SemiFL(Method):
         }
     }
 
-    xi: float = 0.95
-    """Threshold of confidence: a pseudo-label with a higher probability is used."""
+    xi: float = 0.6
+    """Threshold of confidence: a pseudo-label with a higher probability is used. The paper uses 0.95, which
+    few guesses exceed in short runs."""
     lambda_1: float = 1.0
     """Weight of the mixing loss L_mix relative to L_fix."""
     a: float = MIXING
