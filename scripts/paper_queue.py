@@ -140,7 +140,9 @@ def main() -> None:
         "--weights", type=Path, action="append", default=[], help="ImageNet weights of a backbone."
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="How long it may take in all.")
-    parser.add_argument("--only", default="", help="Only runs whose experiment and label contain this.")
+    parser.add_argument(
+        "--only", action="append", help="Only runs whose experiment and label contain this. May be repeated."
+    )
     parser.add_argument("--jobs", type=int, default=1, help="How many runs share the GPU at a time.")
     parser.add_argument("--out", type=Path, default=FOLDER, help="Where raw files go.")
     given = parser.parse_args()
@@ -154,7 +156,7 @@ def main() -> None:
     under_way: set[Future[None]] = set()
     for wanted, one in missing(known, given.data, tuple(given.weights)):
         label = f"{wanted.experiment}: {one.label}"
-        if given.only.casefold() not in label.casefold():
+        if given.only and not any(text.casefold() in label.casefold() for text in given.only):
             continue
         needed = estimated_seconds(one.config)
         total += needed
