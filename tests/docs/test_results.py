@@ -1,6 +1,7 @@
 """The runs in docs/results/data: their configs are still valid, and the pages show what they measured."""
 
 import json
+import re
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -159,24 +160,41 @@ def test_the_page_on_privacy_says_what_was_stored():
             assert 0.95 * budget < max(run["privacy_spent"].values()) <= budget
 
 
-def test_the_page_on_semifls_threshold_says_what_was_stored():
-    runs = json.loads((RESULTS / "data" / "semifl-threshold.json").read_text())["runs"]
-    page = (RESULTS / "appendix" / "semifl-threshold.md").read_text().replace("**", "")
-    names = {"garments": "Garments", "questions": "Questions", "thyroid": "Thyroid", "embeddings": "Embed"}
+def test_the_page_on_the_baselines_says_what_was_stored():
+    runs = json.loads((RESULTS / "data" / "baselines.json").read_text())["runs"]
+    page = (RESULTS / "appendix" / "baselines.md").read_text().replace("**", "")
+    found: dict[tuple[str, str, str], list[dict[str, float]]] = {}
+    for run in runs:
+        (key, value), *_ = [*run["set"].items(), ("", 0.0)]
+        if key == "training.learning_rate":
+            key, value = "rate", value / (0.05 if run["federation"] == "thyroid" else 0.1)
+        setting = f"{key.rpartition('.')[2]}={value:g}" if key else ""
+        found.setdefault((run["federation"], run["method"], setting), []).append(run)
 
-    def means(federation: str, key: str) -> dict[float, float]:
-        found = {r["xi"]: [o[key] for o in runs if (o["federation"], o["xi"]) == (federation, r["xi"])]
-                 for r in runs if r["federation"] == federation}  # fmt: skip
-        assert all(len(values) == 3 for values in found.values())
-        return {xi: 100 * sum(values) / 3 for xi, values in found.items()}
+    def mean(*place: str) -> str:
+        values = [run["balanced_accuracy"] for run in found.pop(place, [])]
+        assert len(values) in (0, 3)
+        return f"{100 * sum(values) / 3:.1f}" if values else ""
 
-    for federation in {run["federation"] for run in runs}:
-        start = f"| {names[federation.partition(',')[0]]}"
-        line = next(line for line in page.splitlines() if line.startswith(start)).split("|")[1:-1]
-        accuracy = means(federation, "balanced_accuracy")
-        confident = means(federation, "confident_share")
-        shown = [f"{accuracy[xi]:.1f}" if xi in accuracy else "" for xi in (0.95, 0.8, 0.6, 0.4)]
-        assert [text.strip() for text in line[1:]] == [
-            *shown,
-            *(f"{confident[xi]:.0f}%" for xi in (0.95, 0.6)),
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in page.splitlines() if "|" in line}
+    rows = {label: [text.strip() for text in cells] for label, cells in rows.items()}
+    for start in ("Garments, long-tailed", "Questions (TREC)", "Embeddings of skin images", "Thyroid"):
+        name = start.split(" (")[0].removesuffix(" of skin images").lower()
+        confident = [
+            f"{sum(100 * r['confident_share'] for r in found[name, 'semifl', f'xi={xi}']) / 3:.0f}%"
+            for xi in (0.95, 0.6)
         ]
+        assert rows[start] == [
+            *(mean(name, "semifl", f"xi={xi}") for xi in (0.95, 0.8, 0.6, 0.4)),
+            *confident,
+        ]
+    for label, cells in rows.items():
+        method, _, setting = label.partition(", ")
+        if method in ("Single", "FedTrans", "FedRep"):
+            if setting.endswith(" times the rate"):
+                setting = f"rate={setting.split()[0]}"
+            setting = setting.split(" instead")[0].replace(" ", "").strip("`")
+            setting = re.sub(r"^(training|method)\.", "", setting)
+            places = [(name, method.lower(), setting) for name in ("questions", "embeddings", "thyroid")]
+            assert cells == [mean(*place) for place in places], label
+    assert not found
