@@ -1,12 +1,17 @@
-"""A short computation that is repeated many times, as in expectation maximization."""
+"""A short computation that is repeated many times, as in expectation maximization: on a GPU, a CUDA graph."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
+
+Pool = Any
+"""The result of `torch.cuda.graph_pool_handle`. torch has no public type for it."""
 
 SMALL = 1 << 22
 """Number of values up to which the host limits a step. A captured step keeps its memory."""
@@ -29,23 +34,35 @@ def repeated(step: Callable[[], None], times: int, largest: Tensor) -> None:
             step()
         return
     step()
-    outside, graph = torch.cuda.current_stream(device), torch.cuda.CUDAGraph()
-    pool = _last[device].pool() if device in _last else None
-    # If other graphs were garbage-collected right now, they would end the capture.
-    collecting = gc.isenabled()
-    gc.disable()
     inside = torch.cuda.Stream(device)  # the default stream cannot be captured
-    inside.wait_stream(outside)
-    try:
-        with torch.cuda.stream(inside):
-            graph.capture_begin(pool, capture_error_mode="thread_local")
-            try:
-                step()
-            finally:
-                graph.capture_end()
-    finally:
-        if collecting:
-            gc.enable()
+    inside.wait_stream(torch.cuda.current_stream(device))
+    graph = graph_of(step, inside, _last[device].pool() if device in _last else None)
     for _ in range(times - 1):
         graph.replay()
     _last[device] = graph
+
+
+def graph_of(function: Callable[[], object], stream: torch.cuda.Stream, pool: Pool) -> torch.cuda.CUDAGraph:
+    """The graph of what the function launches. The function must have been called before and must never wait.
+
+    pool: where its memory comes from; None for a new pool.
+    """
+    graph = torch.cuda.CUDAGraph()
+    # If other graphs were garbage-collected right now, they would end the capture.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.stream(stream):
+            # Only for this thread, because another may wait for the device in the meantime.
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                function()
+            except Exception:
+                with suppress(Exception):  # the function's own error is more informative
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
+    return graph

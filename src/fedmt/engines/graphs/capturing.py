@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 import torch
 
-Pool = Any
-"""The result of `torch.cuda.graph_pool_handle`. torch has no public type for it."""
+from fedmt.core.repeating import Pool, graph_of
 
 
 def captured(function: Callable[[], object], stream: torch.cuda.Stream, pool: Pool) -> torch.cuda.CUDAGraph:
-    """The graph of what the function launches. The function must have been called before and must never wait.
+    """`graph_of` for large work.
 
     `torch.cuda.graph` would empty the caches of memory every time, which waits for all running work. Here
     they are emptied only if memory may run out, because a capture cannot reclaim cached memory.
@@ -23,25 +20,7 @@ def captured(function: Callable[[], object], stream: torch.cuda.Stream, pool: Po
     free, total = torch.cuda.mem_get_info(stream.device)
     if free < total / 4:
         torch.cuda.empty_cache()
-    graph = torch.cuda.CUDAGraph()
-    # If an older engine's graphs were garbage-collected right now, they would end the capture.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.cuda.stream(stream):
-            # Only for this thread, because another may wait for the device in the meantime.
-            graph.capture_begin(pool, capture_error_mode="thread_local")
-            try:
-                function()
-            except Exception:
-                with suppress(Exception):  # the function's own error is more informative
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-    finally:
-        if collecting:
-            gc.enable()
-    return graph
+    return graph_of(function, stream, pool)
 
 
 @contextmanager
