@@ -171,7 +171,7 @@ def test_the_page_on_the_baselines_says_what_was_stored():
         setting = f"{key.rpartition('.')[2]}={value:g}" if key else ""
         found.setdefault((run["federation"], run["method"], setting), []).append(run)
 
-    def mean(*place: str) -> str:
+    def accuracy(*place: str) -> str:
         values = [run["balanced_accuracy"] for run in found.pop(place, [])]
         assert len(values) in (0, 3)
         return f"{100 * sum(values) / 3:.1f}" if values else ""
@@ -185,7 +185,7 @@ def test_the_page_on_the_baselines_says_what_was_stored():
             for xi in (0.95, 0.6)
         ]
         assert rows[start] == [
-            *(mean(name, "semifl", f"xi={xi}") for xi in (0.95, 0.8, 0.6, 0.4)),
+            *(accuracy(name, "semifl", f"xi={xi}") for xi in (0.95, 0.8, 0.6, 0.4)),
             *confident,
         ]
     for label, cells in rows.items():
@@ -196,5 +196,5 @@ def test_the_page_on_the_baselines_says_what_was_stored():
             setting = setting.split(" instead")[0].replace(" ", "").strip("`")
             setting = re.sub(r"^(training|method)\.", "", setting)
             places = [(name, method.lower(), setting) for name in ("questions", "embeddings", "thyroid")]
-            assert cells == [mean(*place) for place in places], label
+            assert cells == [accuracy(*place) for place in places], label
     assert not found
