@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmt.backbones.resnet import resnet18, resnet50
+from fedmt.backbones.resnet import resnet18, resnet18_cifar, resnet50
 
 NORM = ("weight", "bias", "running_mean", "running_var")
 
@@ -72,6 +72,27 @@ def test_forward_gives_logits(build, size, max_pool) -> None:  # type: ignore[no
         logits = model(torch.randn(2, 1, size, size))
     assert logits.shape == (2, 7)
     assert logits.isfinite().all()
+
+
+def test_the_network_for_cifar_keeps_all_pixels_in_its_stem() -> None:
+    model = resnet18_cifar(7, channels=1).eval()
+    shapes: dict[str, torch.Size] = {}
+    for name in ("conv1", "maxpool", "layer1", "layer4"):
+        model.get_submodule(name).register_forward_hook(
+            lambda _module, _args, out, name=name: shapes.__setitem__(name, out.shape[1:])
+        )
+    with torch.no_grad():
+        assert model(torch.randn(2, 1, 32, 32)).shape == (2, 7)
+    assert shapes == {
+        "conv1": (64, 32, 32),
+        "maxpool": (64, 32, 32),
+        "layer1": (64, 32, 32),
+        "layer4": (512, 4, 4),
+    }
+    # Apart from its first layer, it has the parameters of `resnet18`.
+    same, own = resnet18(7, channels=1).state_dict(), model.state_dict()
+    assert list(same) == list(own)
+    assert [key for key in own if own[key].shape != same[key].shape] == ["conv1.weight"]
 
 
 def test_the_bottleneck_strides_in_its_3x3() -> None:

@@ -80,6 +80,7 @@ class ResNet(nn.Module):
 
     depths: number of blocks in each of the four stages.
     max_pool: False leaves out the 3x3 pooling of the stem, which at 32x32 would leave too few pixels.
+    small_stem: the first layer is 3x3 without stride instead of 7x7 with stride 2.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class ResNet(nn.Module):
         classes: int,
         channels: int,
         max_pool: bool,
+        small_stem: bool = False,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        self.conv1 = _conv(channels, 64, 3) if small_stem else _conv(channels, 64, 7, stride=2)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if max_pool else nn.Identity()
@@ -127,6 +129,15 @@ def resnet18(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
     return ResNet(BasicBlock, (2, 2, 2, 2), classes, channels, max_pool)
 
 
+def resnet18_cifar(classes: int, channels: int = 3) -> ResNet:
+    """ResNet18 as it is usually built for images of 32 pixels.
+
+    Its stem keeps all pixels, so every later layer sees an image of twice the width and height, and a step
+    takes several times as long. The paper's network at 32 pixels is `resnet18`.
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes, channels, max_pool=False, small_stem=True)
+
+
 def resnet50(classes: int, channels: int = 3, max_pool: bool = True) -> ResNet:
     """ResNet50 v1.5; its head is `fc`. 25.56 M parameters at 1000 classes."""
     return ResNet(Bottleneck, (3, 4, 6, 3), classes, channels, max_pool)
@@ -143,5 +154,6 @@ def pools_by_default(input: Input) -> bool:
 
 BACKBONES = {
     "resnet18": Backbone(resnet18, head="fc", pools=True),
+    "resnet18_cifar": Backbone(resnet18_cifar, head="fc"),
     "resnet50": Backbone(resnet50, head="fc", pools=True),
 }
