@@ -35,7 +35,6 @@ def serve(path: str) -> None:
     del sys.path[0]  # this folder
     for name in ("commands.cli", "commands.predicting", "training.run", "reports.report", "models.loaded"):
         importlib.import_module(f"fedmt.{name}")
-    importlib.import_module("torchmetrics.functional.classification")  # when a run first measures
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
         listening.listen()

@@ -25,11 +25,7 @@ class Counts(NamedTuple):
 
 
 def counts(probabilities: Tensor, labels: Tensor) -> Counts:
-    """The counts of one test set, [J] each.
-
-    torchmetrics is not used, because every round needs these counts and importing it takes as long as
-    importing torch.
-    """
+    """The counts of one test set, [J] each."""
     guesses, classes = probabilities.argmax(1), probabilities.shape[1]
 
     def tally(of: Tensor, each: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
 Each class is judged against all others together (one-vs-rest); the value for the whole test set is the mean
 over the classes that have test samples and are not the only one (macro). Both are computed after the last
 round only, since they sort all samples once for each class.
+
+torchmetrics has both, and a test compares the values. It is not used here, because it ranks one set at a
+time, so resampling would repeat it hundreds of times, and because importing it takes two seconds.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,25 +27,18 @@ def auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
     >>> auroc(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]]), torch.tensor([0, 0, 1])).tolist()
     [0.5, 0.5]
     """
-    from torchmetrics.functional.classification import multiclass_auroc
-
-    return _by_class(multiclass_auroc, probabilities, labels)
+    return _once(area, probabilities, labels)
 
 
 def average_precision(probabilities: Tensor, labels: Tensor) -> Tensor:
     """[J]: the mean precision over the class's samples, each at the threshold that just includes it."""
-    from torchmetrics.functional.classification import multiclass_average_precision
-
-    return _by_class(multiclass_average_precision, probabilities, labels)
+    return _once(mean_precision, probabilities, labels)
 
 
-def _by_class(function: Callable[..., Tensor], probabilities: Tensor, labels: Tensor) -> Tensor:
-    # torchmetrics treats values outside [0, 1] as logits, and a product with M may round to just above 1.
-    clean = probabilities.float().clamp(0, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # classes without samples, which become NaN below
-        found = function(clean, labels, clean.shape[1], average=None, validate_args=False)
-    return torch.where(_judged(clean, labels), found, found.new_tensor(torch.nan))
+def _once(summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor) -> Tensor:
+    """The values [J] of the test set itself, which is a resample with every sample once."""
+    weights = torch.ones(1, len(labels), dtype=torch.float64, device=labels.device)
+    return _statistic(summed_up, probabilities, labels)(weights)[0]
 
 
 def _judged(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -78,8 +73,8 @@ class Ranked(NamedTuple):
 def ranked(scores: Tensor, positive: Tensor, weights: Tensor) -> Ranked:
     """scores, positive: [N], of one class. weights: [N, B], one column per resample.
 
-    torchmetrics ranks one set at a time, so resampling would repeat it hundreds of times. This function sorts
-    once, and sums weights only between the requested positions. All sums are of integers, so they are exact.
+    This sorts once for all resamples, and sums weights only between the requested positions. All sums are of
+    integers, so they are exact.
     """
     order = scores.argsort(descending=True)
     ascending, positive = -scores[order], positive[order]
@@ -115,6 +110,8 @@ def mean_precision(found: Ranked) -> Tensor:
 def _statistic(summed_up: Callable[[Ranked], Tensor], probabilities: Tensor, labels: Tensor) -> Statistic:
     """weights [B, N] to values [B, J]."""
     judged = _judged(probabilities, labels).tolist()
+    # A product with a correspondence may round a probability to just above 1, where equal scores differ.
+    probabilities = probabilities.float().clamp(0, 1)
 
     def statistic(weights: Tensor) -> Tensor:
         columns = weights.T.contiguous()
