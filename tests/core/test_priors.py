@@ -64,15 +64,15 @@ def test_the_joint_against_loops(seed, doubt):
     coarse, wanted, count = int(rng.integers(2, 5)), int(rng.integers(2, 6)), int(rng.integers(1, 12))
     g, labels = rng.dirichlet(np.ones(wanted), count), rng.integers(coarse, size=count)
     base = np.bincount(labels, minlength=coarse)[:, None] / count * np.ones(wanted) / wanted
-    joint = base
+    steadied = base
     for _ in range(3):
-        q = np.array([g[i] * joint[labels[i]] for i in range(count)])
+        q = np.array([g[i] * steadied[labels[i]] for i in range(count)])
         q /= q.sum(1, keepdims=True)
         weight = 1 - q.max(1).mean() if doubt is None else doubt
-        new = np.zeros_like(base)
+        joint = np.zeros_like(base)
         for i in range(count):
-            new[labels[i]] += q[i] / count
-        joint = (1 - weight) * new + weight * base
+            joint[labels[i]] += q[i] / count
+        steadied = (1 - weight) * joint + weight * base
     found = estimated_joint(torch.from_numpy(g), torch.from_numpy(labels), coarse, doubt, 3)
     np.testing.assert_allclose(found.numpy(), joint, rtol=1e-9)
     assert found.sum() == pytest.approx(1)
@@ -99,6 +99,19 @@ def test_doubt_fades_as_the_scores_become_certain():
         shares = np.bincount(truth, minlength=4) / 3000
         errors.append(np.abs(estimated_prior(scores, torch.from_numpy(M), labels).numpy() - shares).sum())
     assert errors[0] > errors[1] > errors[2] and errors[2] < 1e-3, errors
+
+
+def test_the_column_of_a_rare_class_is_what_its_samples_say():
+    """An estimate that is pulled toward equally frequent classes gives this column's label only 0.86."""
+    rng = np.random.default_rng(0)
+    truth = rng.choice(4, size=4000, p=[0.45, 0.45, 0.09, 0.01])
+    labels = torch.from_numpy(truth // 2)  # classes 2 and 3 have the second label
+    means = 2.5 * np.eye(4)
+    x = means[truth] + rng.normal(size=(4000, 4))
+    scores = torch.from_numpy(-((x[:, None] - means) ** 2).sum(2) / 2).softmax(1)
+    joint = estimated_joint(scores, labels, 2)
+    by_label = joint / joint.sum(1, keepdim=True)
+    assert by_label[1, 3] / by_label[:, 3].sum() > 0.92, by_label
 
 
 def test_a_shifted_answer_is_that_of_the_other_prior():

@@ -83,17 +83,18 @@ def estimated_joint(
 
     M is W divided by its column sums, and these are the prior. classes: J. doubt: as above, the weight of the
     assumption that the labels say nothing about the wanted classes and that all wanted classes are equally
-    frequent.
+    frequent. It steadies the guesses q, but it is not part of the result: the columns of rare classes would
+    consist of little else, and M would say nothing about these classes.
     """
     g = scores.double()
     shares = torch.bincount(labels, minlength=classes).double() / len(labels)
     base = shares[:, None].expand(classes, g.shape[1]) / g.shape[1]
-    joint, guess, doubt_of = base.clone(), Posterior(g), _doubts(g, doubt)
+    joint, steadied, guess, doubt_of = base.clone(), base.clone(), Posterior(g), _doubts(g, doubt)
 
     def step() -> None:
-        q = guess(joint[labels])
-        found = torch.zeros_like(base).index_add_(0, labels, q) / len(labels)
-        joint.copy_(found.lerp(base, doubt_of(q)))
+        q = guess(steadied[labels])
+        joint.zero_().index_add_(0, labels, q).div_(len(labels))
+        steadied.copy_(joint.lerp(base, doubt_of(q)))
 
     repeated(step, iterations, g)
     return joint.to(scores.dtype)
