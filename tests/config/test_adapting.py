@@ -19,11 +19,27 @@ def test_a_pretrained_network_is_trained_at_other_rates(method, rates):
     assert raw["training"] == {"rounds": 3}
 
 
+@pytest.mark.parametrize(
+    "raw", [{"input": "vectors"}, {"input": "tables"}, {"input": "text"}, {"model": {"freeze": True}}]
+)
+def test_with_features_from_the_start_the_reference_center_weighs_less_in_fedmt(raw):
+    assert adapted(raw)["training"] == {"reference_rate": 0.1}
+    assert adapted({**raw, "method": {"name": "semifl"}}) == {**raw, "method": {"name": "semifl"}}
+    assert adapted({**raw, "training": {"reference_rate": 1.0}})["training"] == {"reference_rate": 1.0}
+
+
 def test_what_a_config_sets_counts():
     raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"reference_rate": 0.5}}
     assert adapted(raw)["training"] == {"learning_rate": 0.03, "reference_rate": 0.5}
 
 
 def test_other_configs_are_left_alone():
-    for raw in ({}, {"model": {}}, {"model": {"weights": None}}, {"model": "resnet18"}):
+    for raw in (
+        {},
+        {"model": {}},
+        {"model": {"weights": None}},
+        {"model": "resnet18"},
+        {"input": "images"},
+        {"input": "x"},
+    ):
         assert adapted(raw) == raw

@@ -6,16 +6,19 @@ The measurements are in docs/guides/rare-classes.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from fedmt.config.schema import NAMED
+from fedmt.config.schema import NAMED, find_input, sees_vectors
+from fedmt.core.errors import FedmtError
+from fedmt.inputs import DEFAULT_INPUT
 
 PRETRAINED = {"learning_rate": 0.03}
 """With a weight file to start from: a pretrained network is fine-tuned at a lower learning rate."""
-PRETRAINED_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
-"""The features of a pretrained network are good enough for pseudo-labels after the warm-up, so the few
-samples of the reference center need less weight in FedMT. Other methods learn the wanted classes from these
-samples alone, at the full rate."""
+FEATURES_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
+"""If there are features from the start, because the network is pretrained or sees vectors: guesses are good
+enough after the warm-up, so the few samples of the reference center need less weight in FedMT. Other methods
+learn the wanted classes from these samples alone, at the full rate."""
 
 
 PRIVATE = {"batch_norm": "static-reference"}
@@ -24,10 +27,21 @@ PRIVATE = {"batch_norm": "static-reference"}
 
 def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     """A config as nested dictionaries, with these defaults wherever it sets no value."""
-    if "privacy" in raw and isinstance(raw.get("training", {}), dict):
-        raw = {**raw, "training": {**PRIVATE, **raw.get("training", {})}}
     model, training, method = (raw.get(table, {}) for table in ("model", "training", "method"))
-    if not all(isinstance(table, dict) for table in (model, training, method)) or not model.get("weights"):
+    if not all(isinstance(table, dict) for table in (model, training, method)):
         return raw  # validation reports what is not a table
-    own = PRETRAINED_BY_METHOD.get(method.get("name", NAMED["method"][0]), {})
-    return {**raw, "training": {**PRETRAINED, **own, **training}}
+    own: dict[str, Any] = dict(PRIVATE) if "privacy" in raw else {}
+    if model.get("weights"):
+        own |= PRETRAINED
+    if _has_features(raw, model):
+        own |= FEATURES_BY_METHOD.get(method.get("name", NAMED["method"][0]), {})
+    return {**raw, "training": {**own, **training}} if own else raw
+
+
+def _has_features(raw: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    if model.get("weights") or model.get("freeze"):
+        return True
+    try:
+        return sees_vectors(find_input(raw.get("input", DEFAULT_INPUT.name)))
+    except FedmtError:  # validation reports an unknown input
+        return False

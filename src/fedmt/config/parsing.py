@@ -18,13 +18,12 @@ from fedmt.config.adapting import adapted
 from fedmt.config.building import GUARD, build_attack, build_guard, build_method, build_named, build_strategy
 from fedmt.config.errors import Origin, explain
 from fedmt.config.presets import with_preset
-from fedmt.config.schema import NAMED, Config, config_class, find_input
+from fedmt.config.schema import NAMED, Config, config_class, find_input, sees_vectors
 from fedmt.config.summing import check_sums_suffice
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.registry import option_names, own_tables
 from fedmt.data.sources import find_source
 from fedmt.data.specs import SourceSpec
-from fedmt.inputs import Vectors
 from fedmt.methods import Method
 from fedmt.metrics import enter
 
@@ -155,7 +154,7 @@ def _check_frozen(config: Config) -> None:
     if config.model.freeze is None:
         return
     kind = find_input(config.input)
-    if issubclass(kind, Vectors) or kind.seen_as == Vectors.name:
+    if sees_vectors(kind):
         raise FedmtError(
             f"model.freeze: the samples of this federation are {kind.name}, and '{config.model.backbone}' "
             "trains on them directly. Leave it out. It is for networks that compute features of images."

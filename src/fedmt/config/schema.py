@@ -214,6 +214,11 @@ def find_input(name: object) -> type[Input]:
     return INPUTS.find(name, "input")
 
 
+def sees_vectors(kind: type[Input]) -> bool:
+    """Whether a network sees a sample of this input as a vector of features."""
+    return issubclass(kind, Vectors) or kind.seen_as == Vectors.name
+
+
 def config_class(raw: Mapping[str, Any]) -> type[Config]:
     """The schema that checks a config given as nested dictionaries."""
     model = raw.get("model", {})

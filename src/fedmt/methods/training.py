@@ -28,9 +28,9 @@ class Training:
     """Samples per step at the reference center. With 0, it is a tenth of its samples, limited to 10 to 250,
     which makes about ten steps per epoch."""
     reference_rate: float = 1.0
-    """Learning rate of the reference center after each round, as a share of the centers' rate. With
-    `model.weights`, the default of FedMT is 0.1, because a pretrained network quickly forgets at the full
-    rate."""
+    """Learning rate of the reference center after each round, as a share of the centers' rate. In FedMT, the
+    default is 0.1 for vectors, tables and text, and with `model.weights` or `model.freeze`: the model has
+    features from the start, and would overfit the few samples of the reference center at the full rate."""
     warmup_epochs: int = 20
     """Passes over the reference center's samples before the first round, so that the first pseudo-labels are
     informative. Raise it if the first pseudo-labels are poor."""
