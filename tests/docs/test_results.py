@@ -202,3 +202,46 @@ def test_the_page_on_the_baselines_says_what_was_stored():
             places = [(name, method.lower(), setting) for name in ("questions", "embeddings", "thyroid")]
             assert cells == [accuracy(*place) for place in places], label
     assert not found
+
+
+def table(page: str, name: str) -> dict[str, list[str]]:
+    """The cells of a marked table by the label of their row. The rate is part of the label in the table of
+    rates."""
+    part = page.partition(f"<!-- table: {name} -->")[2].partition("<!-- end of table -->")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if "|" in line]
+    labels = 2 if name == "reference_rate" else 1
+    return {" @ ".join(row[:labels]): row[labels:] for row in rows[2:]}
+
+
+def test_the_page_on_priors_says_what_was_stored_about_the_weight_of_the_reference_center():
+    runs = json.loads((RESULTS / "data" / "priors" / "reference_rate.json").read_text())["runs"]
+    page = (RESULTS / "appendix" / "priors.md").read_text()
+    federations = ["questions", "embeddings", "thyroid", "garments", "clinc150"]
+    names = {"fedmt": "FedMT", "semifl": "SemiFL", "fedrep": "FedRep"}
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for run in runs:
+        letter = {"given": " (T)", "estimated": " (E)"}[run["correspondence"]]
+        label = names[run["method"]] + (letter if run["method"] == "fedmt" else "")
+        label += ", M-hat pulled" if run.get("m_hat_pulled") else ""
+        found.setdefault((f"{label} @ {run['reference_rate']:g}", run["federation"]), []).append(run)
+    rows = table(page, "reference_rate")
+    assert rows.keys() == {label for label, _ in found}
+    for label, cells in rows.items():
+        for federation, cell in zip(federations, cells, strict=True):
+            values = [100 * run["balanced_accuracy"] for run in found.get((label, federation), [])]
+            assert cell == (f"{mean(values):.1f}" if values else ""), (label, federation)
+    for label, start in (("M-hat pulled", "FedMT (E), M-hat pulled @ 1"), ("M-hat now", "FedMT (E) @ 1")):
+        errors = [[run["correspondence_error"] for run in found[start, f]] for f in federations[:-1]]
+        assert table(page, "error")[label] == [f"{mean(values):.2f}" for values in errors]
+
+
+def test_the_page_on_priors_says_what_was_stored_about_frequent_labels():
+    runs = json.loads((RESULTS / "data" / "priors" / "evenness.json").read_text())["runs"]
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "evenness")
+    federations = ["questions", "embeddings", "thyroid", "garments"]
+    for power, label in ((1.0, "power 1"), (0.75, "power 0.75"), (0.5, "power 0.5, seed 0")):
+        own = [[r for r in runs if r["federation"] == f and r["power"] == power] for f in federations]
+        assert {len(found) for found in own} == {1 if "seed" in label else 3}
+        accuracies = [f"{100 * mean(r['balanced_accuracy'] for r in found):.1f}" for found in own]
+        errors = [f"{mean(r['correspondence_error'] for r in found):.2f}" for found in own]
+        assert rows[label] == accuracies + errors

@@ -18,7 +18,7 @@ from fedmt.core.pseudo_labels import align, confident_pseudo_labels
 from fedmt.estimators import ESTIMATORS, Estimate, Evidence
 from fedmt.estimators.base import normalised
 from fedmt.estimators.counting import counting
-from fedmt.estimators.expectation_maximisation import by_label, expectation_maximisation
+from fedmt.estimators.expectation_maximisation import evened, expectation_maximisation
 
 quick = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -346,4 +346,16 @@ def test_a_frequent_label_does_not_attract_the_classes_of_rare_ones() -> None:
 def test_equally_frequent_labels_change_nothing() -> None:
     joint = torch.rand(3, 5, dtype=torch.float64)
     joint = joint / joint.sum(1, keepdim=True) / 3
-    torch.testing.assert_close(normalised(by_label(joint), torch.float64).matrix, joint / joint.sum(0))
+    torch.testing.assert_close(normalised(evened(joint), torch.float64).matrix, joint / joint.sum(0))
+
+
+def test_a_rare_label_does_not_attract_a_frequent_class() -> None:
+    """Class 0 belongs to the middle label, but looks like many of the few samples of the rare one. Class 1
+    belongs to a rare label, but looks like a few of the many samples of the frequent one."""
+    mass = [[0.006, 0.000], [0.040, 0.004], [0.010, 0.020], [0.001, 0.012]]
+    shares = torch.tensor([0.02, 0.20, 0.75, 0.03], dtype=torch.float64)
+    joint = torch.tensor(mass, dtype=torch.float64)
+    joint = torch.cat([joint, (shares - joint.sum(1))[:, None]], 1)
+    assert joint.argmax(0)[1] == 2  # counting samples is wrong about class 1
+    assert (joint / shares[:, None]).argmax(0)[0] == 0  # and equally frequent labels are wrong about class 0
+    assert evened(joint).argmax(0)[:2].tolist() == [1, 3]

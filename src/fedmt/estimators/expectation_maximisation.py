@@ -11,6 +11,9 @@ from fedmt.core.labels import posterior
 from fedmt.core.priors import estimated_joint, estimated_prior
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
 
+EVENNESS = 0.75
+"""How far M-hat treats the labels as equally frequent, from 0 (not at all) to 1 (completely)."""
+
 
 class ExpectationMaximisation(Estimator):
     """See `expectation_maximisation`."""
@@ -23,21 +26,24 @@ class ExpectationMaximisation(Estimator):
             scores = evidence.probabilities * evidence.prior.to(evidence.probabilities)
             return expectation_maximisation(scores, evidence.labels, evidence.classes)
         joint = estimated_joint(evidence.probabilities, evidence.labels, evidence.classes)
-        found = normalised(by_label(joint.double()), evidence.probabilities.dtype)
+        found = normalised(evened(joint.double()), evidence.probabilities.dtype)
         prior = estimated_prior(evidence.probabilities, found.matrix, evidence.labels)
         return Estimate(found.matrix, found.filled, prior)
 
 
-def by_label(joint: Tensor) -> Tensor:
-    """Each row of the joint distribution [J, K] divided by its sum: the shares of the classes under a label.
+def evened(joint: Tensor) -> Tensor:
+    """The joint distribution [J, K] as if its labels were more equally frequent: each row is divided by the
+    frequency of its label to the power `EVENNESS`. M-hat is this with its columns divided by their sums.
 
-    M-hat is this with its columns divided by their sums, as if all labels were equally frequent. Without that
-    step, a frequent label would attract every class, because the model's mistakes among its many samples
-    outnumber the right guesses among the few of a rare label. If a class belongs to a single label, both give
-    the same M once the guesses are right. If it is shared between labels, its shares here are those of
-    equally frequent labels.
+    The model makes mistakes, so some samples of every label look like class k, and M-hat must tell these from
+    the samples that are of class k. If samples were counted as they are (0), a frequent label would attract
+    every class: the mistakes among its many samples outnumber the right guesses among the few of a rare
+    label. If every label counted the same (1), a rare label would attract a frequent class: a few mistakes
+    are a large share of its few samples. If a class belongs to a single label, the power makes no difference
+    once the guesses are right.
     """
-    return joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
+    shares = joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
+    return joint / shares**EVENNESS
 
 
 def expectation_maximisation(
