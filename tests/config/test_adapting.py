@@ -41,5 +41,6 @@ def test_other_configs_are_left_alone():
         {"model": "resnet18"},
         {"input": "images"},
         {"input": "x"},
+        {"input": "text", "method": {"name": ["fedmt"]}},
     ):
         assert adapted(raw) == raw

@@ -34,7 +34,8 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     if model.get("weights"):
         own |= PRETRAINED
     if _has_features(raw, model):
-        own |= FEATURES_BY_METHOD.get(method.get("name", NAMED["method"][0]), {})
+        name = method.get("name", NAMED["method"][0])
+        own |= FEATURES_BY_METHOD.get(str(name), {})  # validation reports what is not a name
     return {**raw, "training": {**own, **training}} if own else raw
 
 
