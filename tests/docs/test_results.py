@@ -245,3 +245,20 @@ def test_the_page_on_priors_says_what_was_stored_about_frequent_labels():
         accuracies = [f"{100 * mean(r['balanced_accuracy'] for r in found):.1f}" for found in own]
         errors = [f"{mean(r['correspondence_error'] for r in found):.2f}" for found in own]
         assert rows[label] == accuracies + errors
+
+
+def test_the_page_on_priors_says_what_was_stored_about_few_reference_images():
+    runs = json.loads((RESULTS / "data" / "priors" / "scratch.json").read_text())["runs"]
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "scratch")
+    places = [(f, seed) for f in ("skin, 64 pixels", "CIFAR, 20 classes") for seed in (0, 1)]
+    found = {
+        (r["setting"], (r["federation"], r["seed"])): f"{100 * r['balanced_accuracy']:.1f}" for r in runs
+    }
+    assert len(found) == len(runs)
+    shown = {
+        (label, place): cell
+        for label, cells in rows.items()
+        for place, cell in zip(places, cells, strict=True)
+        if cell
+    }
+    assert shown == found
