@@ -20,12 +20,28 @@ def test_a_pretrained_network_is_trained_at_other_rates(method, rates):
 
 
 @pytest.mark.parametrize(
-    "raw", [{"input": "vectors"}, {"input": "tables"}, {"input": "text"}, {"model": {"freeze": True}}]
+    "raw",
+    [
+        {"input": "vectors"},
+        {"input": "tables"},
+        {"input": "text"},
+        {"model": {"freeze": True, "head": "mlp"}},
+    ],
 )
 def test_with_features_from_the_start_the_reference_center_weighs_less_in_fedmt(raw):
     assert adapted(raw)["training"] == {"reference_rate": 0.1}
     assert adapted({**raw, "method": {"name": "semifl"}}) == {**raw, "method": {"name": "semifl"}}
     assert adapted({**raw, "training": {"reference_rate": 1.0}})["training"] == {"reference_rate": 1.0}
+
+
+@pytest.mark.parametrize("head", [{}, {"head": "linear"}])
+def test_a_linear_head_on_a_frozen_backbone_takes_small_steps(head):
+    model = {"weights": "resnet18.safetensors", "freeze": True, **head}
+    assert adapted({"model": model})["training"] == {"learning_rate": 0.003, "reference_rate": 0.1}
+    single = adapted({"model": model, "method": {"name": "single"}})
+    assert single["training"] == {"learning_rate": 0.003}
+    other = adapted({"model": {**model, "head": "mlp"}})
+    assert other["training"] == {"learning_rate": 0.03, "reference_rate": 0.1}
 
 
 def test_what_a_config_sets_counts():

@@ -262,3 +262,16 @@ def test_the_page_on_priors_says_what_was_stored_about_few_reference_images():
         if cell
     }
     assert shown == found
+
+
+def test_the_page_on_priors_says_what_was_stored_about_frozen_networks():
+    runs = json.loads((RESULTS / "data" / "priors" / "frozen.json").read_text())["runs"]
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "frozen")
+    found: dict[tuple[str, float], list[float]] = {}
+    for run in runs:
+        label = f"{run['network']}, {run['pixels']} pixels: {run['method']}"
+        found.setdefault((label, run["learning_rate"]), []).append(100 * run["balanced_accuracy"])
+    assert {len(values) for values in found.values()} == {3}
+    assert rows.keys() == {label for label, _ in found}
+    for label, cells in rows.items():
+        assert cells == [f"{mean(found[label, rate]):.1f}" for rate in (0.3, 0.1, 0.03, 0.01, 0.003)]

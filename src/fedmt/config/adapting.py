@@ -15,6 +15,8 @@ from fedmt.inputs import DEFAULT_INPUT
 
 PRETRAINED = {"learning_rate": 0.03}
 """With a weight file to start from: a pretrained network is fine-tuned at a lower learning rate."""
+FROZEN = {"learning_rate": 0.003}
+"""With a frozen backbone: a linear head on features needs small steps."""
 FEATURES_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
 """If there are features from the start, because the network is pretrained or sees vectors: guesses are good
 enough after the warm-up, so the few samples of the reference center need less weight in FedMT. Other methods
@@ -33,6 +35,8 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     own: dict[str, Any] = dict(PRIVATE) if "privacy" in raw else {}
     if model.get("weights"):
         own |= PRETRAINED
+    if model.get("freeze") and model.get("head", "linear") == "linear":
+        own |= FROZEN
     if _has_features(raw, model):
         name = method.get("name", NAMED["method"][0])
         own |= FEATURES_BY_METHOD.get(str(name), {})  # validation reports what is not a name
