@@ -275,3 +275,19 @@ def test_the_page_on_priors_says_what_was_stored_about_frozen_networks():
     assert rows.keys() == {label for label, _ in found}
     for label, cells in rows.items():
         assert cells == [f"{mean(found[label, rate]):.1f}" for rate in (0.3, 0.1, 0.03, 0.01, 0.003)]
+
+
+def test_the_page_on_priors_says_what_was_stored_about_other_thyroid_centers():
+    stored = json.loads((RESULTS / "data" / "priors" / "evenness.json").read_text())
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "other_thyroid_centers")
+    powers = {"Single": None, "power 1": 1.0, "power 0.85": 0.85, "power 0.75": 0.75}
+    assert rows.keys() == powers.keys()
+    for label, power in powers.items():
+        cells = []
+        for center in ("svhc", "other"):
+            runs = stored["other_thyroid_centers"]
+            own = [r for r in runs if (r["left_out"], r["power"]) == (center, power)]
+            assert len(own) == 3
+            cells.append(f"{100 * mean(r['balanced_accuracy'] for r in own):.1f}")
+            cells.append(f"{mean(r['auroc'] for r in own):.3f}")
+        assert rows[label] == cells
