@@ -2,7 +2,7 @@
 
     python scripts/held_out.py SETTINGS.toml --out results.jsonl --jobs 2
 
-SETTINGS.toml has a table for each federation and each setting:
+scripts/held_out_settings has those of some tables. SETTINGS.toml has a table for each federation and setting:
 
     [federations.skin]
     config = "experiments/base/skin.toml"
@@ -21,7 +21,6 @@ Without `hold_out`, the config itself must test on samples that are not test dat
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import tempfile
 import time
@@ -64,7 +63,7 @@ def make(job: dict[str, Any]) -> dict[str, Any]:
         raw["method"] = {}  # the base's options belong to another method
     for key, value in job["set"].items():
         override(raw, f"{key}={value if isinstance(value, str) else json.dumps(value)}")
-    config = parse_config(copy.deepcopy(raw), Origin(path, text)).model_copy(update={"seed": job["seed"]})
+    config = parse_config(raw, Origin(path, text)).model_copy(update={"seed": job["seed"]})
     start = time.monotonic()
     federation, _ = build_federation(config)
     if job["hold_out"]:
