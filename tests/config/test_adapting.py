@@ -44,6 +44,14 @@ def test_a_linear_head_on_a_frozen_backbone_takes_small_steps(head):
     assert other["training"] == {"learning_rate": 0.03, "reference_rate": 0.1}
 
 
+@pytest.mark.parametrize("raw", [{}, {"input": "images"}, {"model": {"backbone": "resnet18"}}])
+def test_from_random_weights_the_reference_center_takes_larger_batches(raw):
+    for name in ("fedmt", "semifl", "fedrep", "fedtrans"):
+        assert adapted({**raw, "method": {"name": name}})["training"] == {"smallest_reference_batch": 50}
+    single = {**raw, "method": {"name": "single"}}
+    assert adapted(single) == single  # there are no centers whose work it could undo
+
+
 def test_what_a_config_sets_counts():
     raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"reference_rate": 0.5}}
     assert adapted(raw)["training"] == {"learning_rate": 0.03, "reference_rate": 0.5}
@@ -51,12 +59,8 @@ def test_what_a_config_sets_counts():
 
 def test_other_configs_are_left_alone():
     for raw in (
-        {},
-        {"model": {}},
-        {"model": {"weights": None}},
         {"model": "resnet18"},
-        {"input": "images"},
-        {"input": "x"},
+        {"training": {"smallest_reference_batch": 10}},
         {"input": "text", "method": {"name": ["fedmt"]}},
     ):
         assert adapted(raw) == raw

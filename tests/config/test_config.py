@@ -99,8 +99,9 @@ def test_defaults():
     config = parse_config({"benchmark": {"data": {"source": "fashion_mnist"}, "wanted": "garment",
                                          "spaces": {"layer": 1}, "per_class": 3}})  # fmt: skip
     assert (config.seed, config.device, config.precision, config.checkpoint_every) == (0, "auto", "auto", 1)
-    assert config.training == Training() and config.augmentation == Augmentation()
-    assert build_method(config) == FedMT()
+    training = Training(smallest_reference_batch=50)  # images, from random weights
+    assert config.training == training and config.augmentation == Augmentation()
+    assert build_method(config) == FedMT(training)
     assert config.model.backbone == "resnet18" and config.model.weights is None
     assert config.benchmark is not None
     assert (config.benchmark.split, config.benchmark.gamma, config.benchmark.samples) == ("iid", 0.1, None)
@@ -111,7 +112,7 @@ def test_values_arrive(load):
     config = load(BENCHMARK)
     method = build_method(config)
     assert isinstance(method, FedMT) and method.xi == 0.5
-    assert method.training == Training(rounds=4, learning_rate=0.05)
+    assert method.training == Training(rounds=4, learning_rate=0.05, smallest_reference_batch=50)
     assert method.augmentation == Augmentation(operations=("rotate", "shear_x"), crop=0.1)
     assert config.seed == 3
     single = build_method(load(changed(BENCHMARK, 'name = "fedmt"\nxi = 0.5', 'name = "single"')))

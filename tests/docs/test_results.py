@@ -46,6 +46,8 @@ def rows_of_cifar100(start: str) -> str:
         ("n = 5, resnet18_cifar", "t-n5-resnet18_cifar-135-rounds"),
         ("n = 25, resnet18", "t-n25"),
         ("n = 25, resnet18_cifar", "t-n25-resnet18_cifar-90-rounds"),
+        ("n = 5, resnet18_cifar, FedMT (E)", "e-n5-resnet18_cifar-135-rounds"),
+        ("n = 25, resnet18_cifar, FedMT (E)", "e-n25-resnet18_cifar-90-rounds"),
         ("n = 25", "oracle-n25"),
         ("n = 25", "centralised-n25"),
     ],
@@ -58,6 +60,13 @@ def test_the_table_of_cifar100_has_the_last_rounds(row, run):
 def test_the_table_of_cifar100_has_mean_and_deviation_of_three_seeds(run):
     found = [accuracy(f"{run}-seed{seed}") for seed in range(3)]
     assert f"| {mean(found):.2f} ± {stdev(found):.2f} |" in rows_of_cifar100("n = 25")
+
+
+@pytest.mark.parametrize(("run", "rounds"), [("t-n25", 37), ("t-n5", 65)])
+def test_the_page_of_cifar100_says_where_short_runs_end(run, rounds):
+    page = " ".join((RESULTS / "cifar100.md").read_text().split())
+    last = accuracy(f"{run}-resnet18_cifar-{rounds}-rounds-seed0")
+    assert f"{rounds} rounds end at {last:.2f} after" in page
 
 
 def test_the_page_of_cifar100_says_how_much_of_the_gap_is_closed():
@@ -136,9 +145,17 @@ def test_the_page_of_the_suite_says_what_was_stored():
             spread = "" if found["sd"] is None else f" ± {found['sd']:.{digits}f}"
             assert table[columns.index(cell["column"])] == f"{found['mean']:.{digits}f}{spread}"
         if cell["column"] in compared:
-            found = cell["metrics"]["balanced_accuracy"]["difference"]
-            value, low, high = (f"{100 * found[key]:+.1f}" for key in ("value", "low", "high"))
-            assert tables[3][compared.index(cell["column"])] == f"{value} ({low} to {high})"
+            figures = cell["metrics"]["balanced_accuracy"]
+            if (found := figures.get("difference")) is not None:
+                value, low, high = (f"{100 * found[key]:+.1f}" for key in ("value", "low", "high"))
+                shown = f"{value} ({low} to {high})"
+            else:  # the predictions of these runs were not kept
+                assert cell["row"] == "CIFAR-100, long-tailed"
+                single = next(
+                    c for c in stored["cells"] if (c["row"], c["column"]) == (cell["row"], "Single")
+                )
+                shown = f"{figures['mean'] - single['metrics']['balanced_accuracy']['mean']:+.1f}"
+            assert tables[3][compared.index(cell["column"])] == shown
 
 
 def test_the_page_on_privacy_says_what_was_stored():
@@ -235,22 +252,30 @@ def test_the_page_on_priors_says_what_was_stored_about_the_weight_of_the_referen
         assert table(page, "error")[label] == [f"{mean(values):.2f}" for values in errors]
 
 
-def test_the_page_on_priors_says_what_was_stored_about_frequent_labels():
-    runs = json.loads((RESULTS / "data" / "priors" / "evenness.json").read_text())["runs"]
-    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "evenness")
-    federations = ["questions", "embeddings", "thyroid", "garments"]
-    for power, label in ((1.0, "power 1"), (0.75, "power 0.75"), (0.5, "power 0.5, seed 0")):
-        own = [[r for r in runs if r["federation"] == f and r["power"] == power] for f in federations]
-        assert {len(found) for found in own} == {1 if "seed" in label else 3}
-        accuracies = [f"{100 * mean(r['balanced_accuracy'] for r in found):.1f}" for found in own]
-        errors = [f"{mean(r['correspondence_error'] for r in found):.2f}" for found in own]
-        assert rows[label] == accuracies + errors
+def test_the_page_on_priors_says_what_was_stored_about_m_hat_over_the_rounds():
+    runs = json.loads((RESULTS / "data" / "priors" / "mhat_over_rounds.json").read_text())["runs"]
+    places = ("questions", "embeddings", "garments", "thyroid, svi", "thyroid, svhc", "thyroid, other")
+    found: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        spread = "one round" if run["rounds"] == 1 else f"mean of {run['rounds']} rounds"
+        spread += " and the uniform matrix" if run.get("start") == "uniform" else ""
+        label = f"{spread}, power {run['power']:g}"
+        label += f", {run['less']} count less" if "less" in run else ""
+        found.setdefault((label, run["federation"]), []).append(100 * run["balanced_accuracy"])
+    assert {len(values) for values in found.values()} == {3}
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "mhat_over_rounds")
+    shown = {
+        (label.removesuffix(" (the default)"), place): cell
+        for label, cells in rows.items()
+        for place, cell in zip(places, cells, strict=True)
+    }
+    assert shown == {at: f"{mean(values):.1f}" for at, values in found.items()}
 
 
 def test_the_page_on_priors_says_what_was_stored_about_few_reference_images():
     runs = json.loads((RESULTS / "data" / "priors" / "scratch.json").read_text())["runs"]
     rows = table((RESULTS / "appendix" / "priors.md").read_text(), "scratch")
-    places = [(f, seed) for f in ("skin, 64 pixels", "CIFAR, 20 classes") for seed in (0, 1)]
+    places = [(f, seed) for f in ("skin, 64 pixels", "CIFAR, 20 classes") for seed in (0, 1, 2)]
     found = {
         (r["setting"], (r["federation"], r["seed"])): f"{100 * r['balanced_accuracy']:.1f}" for r in runs
     }
@@ -277,17 +302,18 @@ def test_the_page_on_priors_says_what_was_stored_about_frozen_networks():
         assert cells == [f"{mean(found[label, rate]):.1f}" for rate in (0.3, 0.1, 0.03, 0.01, 0.003)]
 
 
-def test_the_page_on_priors_says_what_was_stored_about_other_thyroid_centers():
-    stored = json.loads((RESULTS / "data" / "priors" / "evenness.json").read_text())
-    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "other_thyroid_centers")
-    powers = {"Single": None, "power 1": 1.0, "power 0.85": 0.85, "power 0.75": 0.75}
-    assert rows.keys() == powers.keys()
-    for label, power in powers.items():
-        cells = []
-        for center in ("svhc", "other"):
-            runs = stored["other_thyroid_centers"]
-            own = [r for r in runs if (r["left_out"], r["power"]) == (center, power)]
-            assert len(own) == 3
-            cells.append(f"{100 * mean(r['balanced_accuracy'] for r in own):.1f}")
-            cells.append(f"{mean(r['auroc'] for r in own):.3f}")
-        assert rows[label] == cells
+def test_the_page_on_priors_says_what_was_stored_about_reference_batches():
+    runs = json.loads((RESULTS / "data" / "priors" / "reference_batch.json").read_text())["runs"]
+    page = (RESULTS / "appendix" / "priors.md").read_text()
+    found: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        label = f"{run['method']}, {run['reference_batch'] or 'a tenth'}"
+        found.setdefault((label, run["federation"]), []).append(100 * run["balanced_accuracy"])
+    for label, cells in table(page, "reference_batch").items():
+        for federation, cell in zip(("thyroid, svi", "thyroid, svhc", "embeddings"), cells, strict=True):
+            values = found.pop((label, federation), [])
+            assert not cell or len(values) == (3 if label.startswith(("Single", "FedMT")) else 2)
+            assert cell == (f"{mean(values):.1f}" if values else "")
+    text = " ".join(page.split())
+    one, two, three = (f"{mean(found['FedMT (T), ' + b, 'garments']):.1f}" for b in ("10", "25", "50"))
+    assert f"FedMT (T) reaches {one}, {two} and {three} with batches of 10, 25 and 30" in text

@@ -14,6 +14,7 @@ from fedmt.core.labels import posterior
 from fedmt.core.losses import fix_loss, projected_cross_entropy
 from fedmt.core.priors import estimated_prior
 from fedmt.core.pseudo_labels import align
+from fedmt.data.center import Center
 from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.randomness import random_numbers
@@ -477,3 +478,28 @@ def test_two_partitions_teach_more_than_either(make_federation, play):
         both = by(pairs, halves)
         gains.append((both - by(pairs, pairs), both - by(halves, halves)))
     assert np.mean(gains, axis=0).min() > 0.03, gains
+
+
+@pytest.mark.parametrize(
+    ("samples", "least", "chosen", "expected"),
+    [
+        (7, 50, 0, 10),
+        (30, 10, 0, 10),
+        (30, 50, 0, 10),
+        (60, 50, 0, 20),
+        (140, 10, 0, 14),
+        (140, 50, 0, 47),
+        (200, 50, 0, 50),
+        (600, 50, 0, 60),
+        (9000, 50, 0, 250),
+        (140, 50, 7, 7),
+    ],
+)
+def test_the_batches_of_the_reference_center_follow_from_its_size(samples, least, chosen, expected):
+    space = LabelSpace("wanted", ["a", "b"])
+    labels = torch.arange(samples) % 2
+    center = Center("reference", torch.zeros(samples, 1, 4, 4, dtype=torch.uint8), space, labels)
+    training = Training(reference_epochs=2, smallest_reference_batch=least, reference_batch_size=chosen)
+    work = FedMT(training, VIEWS).reference_work(center, 1, np.random.default_rng(0))
+    steps = len(work.steps["index"])
+    assert steps == 2 * -(-samples // expected)

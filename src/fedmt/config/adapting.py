@@ -21,8 +21,11 @@ FEATURES_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
 """If there are features from the start, because the network is pretrained or sees vectors: guesses are good
 enough after the warm-up, so the few samples of the reference center need less weight in FedMT. Other methods
 learn the wanted classes from these samples alone, at the full rate."""
-
-
+ROUGH = {"smallest_reference_batch": 50}
+"""If there are no features yet: images, from random weights. The reference center trains at the full rate, so
+it takes fewer and steadier steps, which do not undo what the model learned from the centers."""
+ALONE = ("single",)
+"""Methods without centers whose work could be undone."""
 PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
@@ -37,9 +40,11 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
         own |= PRETRAINED
     if model.get("freeze") and model.get("head", "linear") == "linear":
         own |= FROZEN
+    name = str(method.get("name", NAMED["method"][0]))  # validation reports what is not a name
     if _has_features(raw, model):
-        name = method.get("name", NAMED["method"][0])
-        own |= FEATURES_BY_METHOD.get(str(name), {})  # validation reports what is not a name
+        own |= FEATURES_BY_METHOD.get(name, {})
+    elif name not in ALONE:
+        own |= ROUGH
     return {**raw, "training": {**own, **training}} if own else raw
 
 

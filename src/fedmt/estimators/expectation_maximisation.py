@@ -11,12 +11,17 @@ from fedmt.core.labels import posterior
 from fedmt.core.priors import estimated_joint, estimated_prior
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
 
-EVENNESS = 0.75
-"""How far M-hat treats the labels as equally frequent, from 0 (not at all) to 1 (completely)."""
+MEMORY = 10
+"""About how many rounds the mean in `ExpectationMaximisation` covers."""
 
 
 class ExpectationMaximisation(Estimator):
-    """See `expectation_maximisation`."""
+    """See `expectation_maximisation`. If the class frequencies are estimated too, M-hat is the mean of the
+    rounds so far, and after `MEMORY` rounds a moving mean.
+
+    The guesses of one round are not enough: once M-hat assigns a class to a wrong label, the model unlearns
+    the class, and the next estimates cannot correct it. In the mean, the other rounds outvote a single one.
+    """
 
     name: ClassVar[str] = "em"
 
@@ -26,24 +31,24 @@ class ExpectationMaximisation(Estimator):
             scores = evidence.probabilities * evidence.prior.to(evidence.probabilities)
             return expectation_maximisation(scores, evidence.labels, evidence.classes)
         joint = estimated_joint(evidence.probabilities, evidence.labels, evidence.classes)
-        found = normalised(evened(joint.double()), evidence.probabilities.dtype)
-        prior = estimated_prior(evidence.probabilities, found.matrix, evidence.labels)
-        return Estimate(found.matrix, found.filled, prior)
+        found = normalised(by_label(joint.double()), evidence.probabilities.dtype)
+        matrix = found.matrix
+        if evidence.before is not None:
+            matrix = evidence.before.lerp(matrix, 1 / min(evidence.round, MEMORY))
+        prior = estimated_prior(evidence.probabilities, matrix, evidence.labels)
+        return Estimate(matrix, found.filled, prior)
 
 
-def evened(joint: Tensor) -> Tensor:
-    """The joint distribution [J, K] as if its labels were more equally frequent: each row is divided by the
-    frequency of its label to the power `EVENNESS`. M-hat is this with its columns divided by their sums.
+def by_label(joint: Tensor) -> Tensor:
+    """Each row of the joint distribution [J, K] divided by its sum: the shares of the classes under a label.
 
-    The model makes mistakes, so some samples of every label look like class k, and M-hat must tell these from
-    the samples that are of class k. If samples were counted as they are (0), a frequent label would attract
-    every class: the mistakes among its many samples outnumber the right guesses among the few of a rare
-    label. If every label counted the same (1), a rare label would attract a frequent class: a few mistakes
-    are a large share of its few samples. If a class belongs to a single label, the power makes no difference
-    once the guesses are right.
+    M-hat is this with its columns divided by their sums, as if all labels were equally frequent. Without that
+    step, a frequent label would attract every class, because the model's mistakes among its many samples
+    outnumber the right guesses among the few of a rare label. If a class belongs to a single label, both give
+    the same M once the guesses are right. If it is shared between labels, its shares here are those of
+    equally frequent labels.
     """
-    shares = joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
-    return joint / shares**EVENNESS
+    return joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
 
 
 def expectation_maximisation(

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -86,7 +87,10 @@ class Method(Named, ABC):
         return self.supervised_work(reference, epochs, self.reference_batch(reference), rate, rng)
 
     def reference_batch(self, reference: Center) -> int:
-        return self.training.reference_batch_size or min(max(len(reference) // 10, 10), 250)
+        training, samples = self.training, len(reference)
+        # Never more than a third of the samples, so that an epoch has at least three steps.
+        least = max(min(training.smallest_reference_batch, math.ceil(samples / 3)), 10)
+        return training.reference_batch_size or min(max(samples // 10, least), 250)
 
     # -- the centers ------------------------------------------------------------------------------
 

@@ -25,8 +25,13 @@ class Training:
     """Passes that the reference center makes over its own samples after each round. Use 0 to leave the
     averaged model as it is."""
     reference_batch_size: int = 0
-    """Samples per step at the reference center. With 0, it is a tenth of its samples, limited to 10 to 250,
-    which makes about ten steps per epoch."""
+    """Samples per step at the reference center. With 0, it is a tenth of its samples, but at most 250, and at
+    least `smallest_reference_batch`."""
+    smallest_reference_batch: int = 10
+    """The fewest samples per step at the reference center, if `reference_batch_size` is 0. It is never more
+    than a third of its samples, or 10. The default is 50 for images with a network that starts from random
+    weights, except for the method `single`: many small steps on few samples would undo what the model learned
+    from the centers."""
     reference_rate: float = 1.0
     """Learning rate of the reference center after each round, as a share of the centers' rate. In FedMT, the
     default is 0.1 for vectors, tables and text, and with `model.weights` or `model.freeze`: the model has
@@ -72,6 +77,7 @@ class Training:
     def __post_init__(self) -> None:
         at_least("training.rounds", self.rounds, 1)
         at_least("training.batch_size", self.batch_size, 1)
+        at_least("training.smallest_reference_batch", self.smallest_reference_batch, 1)
         for name in (
             "local_epochs",
             "reference_epochs",
@@ -103,6 +109,7 @@ PAPER_TRAINING: dict[str, Any] = {
     "warmup_epochs": 5,
     "batch_size": 10,
     "reference_batch_size": 0,
+    "smallest_reference_batch": 10,
     "reference_rate": 1.0,
     "supervised_views": "weak",
     "learning_rate": 0.03,
