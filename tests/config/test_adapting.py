@@ -31,6 +31,8 @@ def test_a_pretrained_network_is_trained_at_other_rates(method, rates):
 def test_with_features_from_the_start_the_reference_center_weighs_less_in_fedmt(raw):
     assert adapted(raw)["training"] == {"reference_rate": 0.1}
     assert adapted({**raw, "method": {"name": "semifl"}}) == {**raw, "method": {"name": "semifl"}}
+    fedtrans = adapted({**raw, "method": {"name": "fedtrans"}})
+    assert fedtrans["training"] == {"smallest_reference_batch": 50}
     assert adapted({**raw, "training": {"reference_rate": 1.0}})["training"] == {"reference_rate": 1.0}
 
 

@@ -315,5 +315,9 @@ def test_the_page_on_priors_says_what_was_stored_about_reference_batches():
             assert not cell or len(values) == (3 if label.startswith(("Single", "FedMT")) else 2)
             assert cell == (f"{mean(values):.1f}" if values else "")
     text = " ".join(page.split())
+    small, large = (
+        f"{mean(found[f'FedTrans, 30 epochs, {b}', 'embeddings']):.1f}" for b in ("a tenth", "50")
+    )
+    assert f"it reaches {large} instead of {small} (three seeds)" in text
     one, two, three = (f"{mean(found['FedMT (T), ' + b, 'garments']):.1f}" for b in ("10", "25", "50"))
     assert f"FedMT (T) reaches {one}, {two} and {three} with batches of 10, 25 and 30" in text

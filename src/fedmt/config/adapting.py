@@ -17,13 +17,14 @@ PRETRAINED = {"learning_rate": 0.03}
 """With a weight file to start from: a pretrained network is fine-tuned at a lower learning rate."""
 FROZEN = {"learning_rate": 0.003}
 """With a frozen backbone: a linear head on features needs small steps."""
-FEATURES_BY_METHOD = {"fedmt": {"reference_rate": 0.1}}
-"""If there are features from the start, because the network is pretrained or sees vectors: guesses are good
-enough after the warm-up, so the few samples of the reference center need less weight in FedMT. Other methods
-learn the wanted classes from these samples alone, at the full rate."""
-ROUGH = {"smallest_reference_batch": 50}
+STEADY = {"smallest_reference_batch": 50}
 """If there are no features yet: images, from random weights. The reference center trains at the full rate, so
 it takes fewer and steadier steps, which do not undo what the model learned from the centers."""
+FEATURES_BY_METHOD = {"fedmt": {"reference_rate": 0.1}, "fedtrans": STEADY}
+"""If there are features from the start, because the network is pretrained or sees vectors. In FedMT, guesses
+are good enough after the warm-up, so the few samples of the reference center need less weight. Other methods
+learn the wanted classes from these samples alone, at the full rate. FedTrans, which does so only once, at the
+end, needs steady steps here too."""
 ALONE = ("single",)
 """Methods without centers whose work could be undone."""
 PRIVATE = {"batch_norm": "static-reference"}
@@ -44,7 +45,7 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     if _has_features(raw, model):
         own |= FEATURES_BY_METHOD.get(name, {})
     elif name not in ALONE:
-        own |= ROUGH
+        own |= STEADY
     return {**raw, "training": {**own, **training}} if own else raw
 
 

@@ -30,8 +30,8 @@ class Training:
     smallest_reference_batch: int = 10
     """The fewest samples per step at the reference center, if `reference_batch_size` is 0. It is never more
     than a third of its samples, or 10. The default is 50 for images with a network that starts from random
-    weights, except for the method `single`: many small steps on few samples would undo what the model learned
-    from the centers."""
+    weights, except for the method `single`, and always for `fedtrans`: many small steps on few samples would
+    undo what the model learned from the centers."""
     reference_rate: float = 1.0
     """Learning rate of the reference center after each round, as a share of the centers' rate. In FedMT, the
     default is 0.1 for vectors, tables and text, and with `model.weights` or `model.freeze`: the model has
