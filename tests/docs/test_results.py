@@ -319,5 +319,7 @@ def test_the_page_on_priors_says_what_was_stored_about_reference_batches():
         f"{mean(found[f'FedTrans, 30 epochs, {b}', 'embeddings']):.1f}" for b in ("a tenth", "50")
     )
     assert f"it reaches {large} instead of {small} (three seeds)" in text
+    lost = mean(found["FedMT (E), 10", "tutorial"]) - mean(found["FedMT (E), 50", "tutorial"])
+    assert f"batches of 30 cost FedMT (E) {lost:.1f} points (three seeds" in text
     one, two, three = (f"{mean(found['FedMT (T), ' + b, 'garments']):.1f}" for b in ("10", "25", "50"))
     assert f"FedMT (T) reaches {one}, {two} and {three} with batches of 10, 25 and 30" in text
