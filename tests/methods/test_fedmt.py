@@ -484,6 +484,7 @@ def test_two_partitions_teach_more_than_either(make_federation, play):
     ("samples", "least", "chosen", "expected"),
     [
         (7, 50, 0, 10),
+        (30, 5, 0, 5),
         (30, 10, 0, 10),
         (30, 50, 0, 10),
         (60, 50, 0, 20),

@@ -12,6 +12,7 @@ from typing import Any
 from fedmt.config.schema import NAMED, find_input, sees_vectors
 from fedmt.core.errors import FedmtError
 from fedmt.inputs import DEFAULT_INPUT
+from fedmt.methods import METHODS
 
 PRETRAINED = {"learning_rate": 0.03}
 """With a weight file to start from: a pretrained network is fine-tuned at a lower learning rate."""
@@ -20,13 +21,11 @@ FROZEN = {"learning_rate": 0.003}
 STEADY = {"smallest_reference_batch": 50}
 """If there are no features yet: images, from random weights. The reference center trains at the full rate, so
 it takes fewer and steadier steps, which do not undo what the model learned from the centers."""
-FEATURES_BY_METHOD = {"fedmt": {"reference_rate": 0.1}, "fedtrans": STEADY}
+FEATURES_BY_METHOD: dict[str, dict[str, Any]] = {"fedmt": {"reference_rate": 0.1}, "fedtrans": STEADY}
 """If there are features from the start, because the network is pretrained or sees vectors. In FedMT, guesses
 are good enough after the warm-up, so the few samples of the reference center need less weight. Other methods
 learn the wanted classes from these samples alone, at the full rate. FedTrans, which does so only once, at the
 end, needs steady steps here too."""
-ALONE = ("single",)
-"""Methods without centers whose work could be undone."""
 PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
@@ -44,7 +43,7 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     name = str(method.get("name", NAMED["method"][0]))  # validation reports what is not a name
     if _has_features(raw, model):
         own |= FEATURES_BY_METHOD.get(name, {})
-    elif name not in ALONE:
+    elif name not in METHODS or METHODS[name].schedule.centers_train:
         own |= STEADY
     return {**raw, "training": {**own, **training}} if own else raw
 

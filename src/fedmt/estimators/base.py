@@ -24,7 +24,7 @@ class Evidence:
     probabilities: the received model's on the center's samples, [N, K]. labels: its own, int64 [N] in
         0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
         remembers from the previous round, [J, K], if any. rng: the center's random numbers in this round.
-    round: from 1.
+    round: the number of this round, from 1.
     prior: the frequencies of the wanted classes at the center, [K]. None means that an estimator that
         supports it estimates them with M (`fedmt.core.priors`).
     """

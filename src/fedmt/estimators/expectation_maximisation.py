@@ -17,7 +17,7 @@ MEMORY = 10
 
 class ExpectationMaximisation(Estimator):
     """See `expectation_maximisation`. If the class frequencies are estimated too, M-hat is the mean of the
-    rounds so far, and after `MEMORY` rounds a moving mean.
+    rounds so far, and after `MEMORY` rounds a moving mean. A column without evidence counts as 1/J in it.
 
     The guesses of one round are not enough: once M-hat assigns a class to a wrong label, the model unlearns
     the class, and the next estimates cannot correct it. In the mean, the other rounds outvote a single one.

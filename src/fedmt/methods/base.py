@@ -88,8 +88,8 @@ class Method(Named, ABC):
 
     def reference_batch(self, reference: Center) -> int:
         training, samples = self.training, len(reference)
-        # Never more than a third of the samples, so that an epoch has at least three steps.
-        least = max(min(training.smallest_reference_batch, math.ceil(samples / 3)), 10)
+        # An epoch should have three steps, except with very few samples.
+        least = min(training.smallest_reference_batch, max(math.ceil(samples / 3), 10))
         return training.reference_batch_size or min(max(samples // 10, least), 250)
 
     # -- the centers ------------------------------------------------------------------------------

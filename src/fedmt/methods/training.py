@@ -28,10 +28,10 @@ class Training:
     """Samples per step at the reference center. With 0, it is a tenth of its samples, but at most 250, and at
     least `smallest_reference_batch`."""
     smallest_reference_batch: int = 10
-    """The fewest samples per step at the reference center, if `reference_batch_size` is 0. It is never more
-    than a third of its samples, or 10. The default is 50 for images with a network that starts from random
-    weights, except for the method `single`, and always for `fedtrans`: many small steps on few samples would
-    undo what the model learned from the centers."""
+    """The fewest samples per step at the reference center, if `reference_batch_size` is 0. If that is more
+    than a third of its samples, it is lowered to a third of them, but not below 10. The default is 50 for
+    images with a network that starts from random weights, except in the method `single`, and for every input
+    in `fedtrans`. Many small steps on few samples would undo what the model learned from the centers."""
     reference_rate: float = 1.0
     """Learning rate of the reference center after each round, as a share of the centers' rate. In FedMT, the
     default is 0.1 for vectors, tables and text, and with `model.weights` or `model.freeze`: the model has
