@@ -2,7 +2,8 @@
 
 The default recipe (two views, batch 50, one local epoch unless the default changes) runs on random samples:
 
-    resnet18      10 centers x 4000 at 32 px      resnet50   10 centers x 1000 at 224 px
+    resnet18, resnet9, resnet18_cifar: 10 centers x 4000 at 32 px
+    resnet50      10 centers x 1000 at 224 px
     mobilenet_v2   6 centers x  900 at 128 px     mlp        10 centers x 4000 vectors of 256 features
     timm           6 centers x  900 at 128 px, mobilenetv3_small_100, if timm can be imported
 
@@ -87,6 +88,8 @@ class Setting:
 
 SETTINGS = {
     "resnet18": Setting("resnet18", (3, 32, 32), 10, 4000, 2500, 10_000, 3000, 1000),
+    "resnet9": Setting("resnet9", (3, 32, 32), 10, 4000, 2500, 10_000, 3000, 1000),
+    "resnet18_cifar": Setting("resnet18_cifar", (3, 32, 32), 10, 4000, 2500, 10_000, 3000, 1000),
     "mobilenet_v2": Setting("mobilenet_v2", (3, 128, 128), 6, 900, 300, 900, 512, 300),
     "resnet50": Setting("resnet50", (3, 224, 224), 10, 1000, 500, 1000, 256, 300),
     "mlp": Setting("mlp", (256,), 10, 4000, 1000, 4000, 16_384, 1000),

@@ -126,7 +126,13 @@ def assert_engines_agree(engine: LocalEngine, steps: int = 1) -> None:
 @on_both
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("resnet18", (3, 8, 8)), ("resnet50", (3, 8, 8)), ("mobilenet_v2", (3, 32, 32)), ("mlp", (7,))],
+    [
+        ("resnet18", (3, 8, 8)),
+        ("resnet9", (3, 8, 8)),
+        ("resnet50", (3, 8, 8)),
+        ("mobilenet_v2", (3, 32, 32)),
+        ("mlp", (7,)),
+    ],
 )
 def test_the_engines_agree(name: str, shape: tuple[int, ...], device: torch.device) -> None:
     own = federation(shape)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedmt.backbones import mlp, mobilenet, resnet, small_cnn, timm
+from fedmt.backbones import mlp, mobilenet, resnet, resnet9, small_cnn, timm
 from fedmt.backbones.base import Backbone
 from fedmt.backbones.custom import Builder, custom, not_a_builder
 from fedmt.backbones.given import PREFIX, build_given
@@ -25,7 +25,13 @@ from fedmt.inputs import Input
 
 BACKBONES: Registry[Backbone | Builder] = Registry(
     "backbone",
-    {**small_cnn.BACKBONES, **resnet.BACKBONES, **mobilenet.BACKBONES, **mlp.BACKBONES},
+    {
+        **small_cnn.BACKBONES,
+        **resnet9.BACKBONES,
+        **resnet.BACKBONES,
+        **mobilenet.BACKBONES,
+        **mlp.BACKBONES,
+    },
     not_a_builder,
     form="package.module:callable",
 )
