@@ -21,6 +21,7 @@ from fedmt.backbones import Classifier
 from fedmt.backbones.heads import add_heads
 from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.core.kernels import usable
 from fedmt.engines.eager.sgd import FlatSGD
 from fedmt.engines.graphs import fleet as fleet_module
 from fedmt.engines.graphs import program as program_module
@@ -599,7 +600,7 @@ def test_a_model_that_shares_parameters_is_refused():
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_the_kernel_computes_what_torch_computes(terms, nesterov, clip):
-    assert triton_sgd.usable(GPU)
+    assert usable(GPU)
     training = Training(nesterov=nesterov, clip=clip)
     generator = torch.Generator(GPU).manual_seed(0)
     size = 100_003  # not a multiple of a block

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import FedAvgM, FedProx, Scaffold, packed
 from fedmt.backbones.small_cnn import SmallCNN
+from fedmt.core.kernels import usable
 from fedmt.engines.eager.sgd import FlatSGD, sgd_step
-from fedmt.engines.graphs import triton_sgd
 from fedmt.engines.graphs.flat import FlatModel
 from fedmt.engines.local import LocalEngine
 from fedmt.inputs.images.augment import Augmentation
@@ -127,7 +127,7 @@ def test_a_flat_model_takes_the_same_step(seed, options, terms, half):
 @few
 @given(SEEDS, OPTIONS, TERMS, st.booleans())
 def test_the_kernel_takes_the_same_step(seed, options, terms, half):
-    assert triton_sgd.usable(GPU)
+    assert usable(GPU)
     steps_of_a_flat_model(GPU, seed, options, terms, half)
 
 

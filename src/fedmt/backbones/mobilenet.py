@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
 from fedmt.backbones.dropout import Dropout
+from fedmt.backbones.fused import ConvNorm, convolve, normalize
 
 # The paper's table 2: expansion, output channels, number of blocks, stride of the first block.
 STAGES = (
@@ -24,9 +25,9 @@ STAGES = (
 FEATURES = 1280
 
 
-def _conv_norm(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def _conv_norm(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> ConvNorm:
     """Convolution, BatchNorm, ReLU6 as children 0, 1 and 2."""
-    return nn.Sequential(
+    return ConvNorm(
         nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
         nn.ReLU6(inplace=True),
@@ -50,8 +51,11 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.conv(x)
-        return x + out if self.residual else out
+        *filters, narrow, norm = self.conv
+        out = x
+        for layer in filters:
+            out = layer(out)
+        return normalize(norm, convolve(narrow, out), residual=x if self.residual else None)
 
 
 class MobileNetV2(nn.Module):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
+from fedmt.backbones.fused import ConvNorm, normalize
 from fedmt.inputs import Input
 
 
@@ -20,11 +21,11 @@ def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+def _shortcut(inputs: int, outputs: int, stride: int) -> ConvNorm | None:
     """The 1x1 projection a block needs when its output is not shaped like its input."""
     if stride == 1 and inputs == outputs:
         return None
-    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+    return ConvNorm(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class BasicBlock(nn.Module):
@@ -42,11 +43,9 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
+        out = normalize(self.bn1, self.conv1(x), self.relu)
         shortcut: Tensor = x if self.downsample is None else self.downsample(x)
-        result: Tensor = self.relu(out + shortcut)
-        return result
+        return normalize(self.bn2, self.conv2(out), self.relu, shortcut)
 
 
 class Bottleneck(nn.Module):
@@ -67,12 +66,10 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
+        out = normalize(self.bn1, self.conv1(x), self.relu)
+        out = normalize(self.bn2, self.conv2(out), self.relu)
         shortcut: Tensor = x if self.downsample is None else self.downsample(x)
-        result: Tensor = self.relu(out + shortcut)
-        return result
+        return normalize(self.bn3, self.conv3(out), self.relu, shortcut)
 
 
 class ResNet(nn.Module):
@@ -109,7 +106,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(normalize(self.bn1, self.conv1(x), self.relu))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(self.avgpool(x).flatten(1))
         return logits

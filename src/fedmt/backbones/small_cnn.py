@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
+from fedmt.backbones.fused import ConvNorm
 
 
 class SmallCNN(nn.Module):
@@ -30,8 +31,8 @@ class SmallCNN(nn.Module):
         return logits
 
 
-def _block(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
+def _block(inputs: int, outputs: int, kernel: int, stride: int) -> ConvNorm:
+    return ConvNorm(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),

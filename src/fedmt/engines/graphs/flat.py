@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import Weights
 from fedmt.backbones.heads import Heads
+from fedmt.core.kernels import usable
 from fedmt.engines.eager.sgd import sgd_step
 from fedmt.engines.graphs import triton_sgd
 from fedmt.methods.training import Training
@@ -137,7 +138,7 @@ class FlatModel:
             self.total if measure else None,
         )
         norms = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float32) for g in self.gradient])
-        step = triton_sgd.update if triton_sgd.usable(self.weights.device) else update
+        step = triton_sgd.update if usable(self.weights.device) else update
         for part, gradient in zip((slice(0, cut), slice(cut, None)), self.gradient, strict=True):
             if len(gradient):
                 step(

@@ -4,18 +4,10 @@ pass over them a dozen times. Triton comes with torch for CUDA on Linux. Without
 
 from __future__ import annotations
 
-from functools import cache
-
-import torch
 from torch import Tensor
 
+from fedmt.core.kernels import tl, triton
 from fedmt.methods.training import Training
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
 
 BLOCK = 2048
 
@@ -52,20 +44,6 @@ if triton is not None:
         tl.store(velocity + at, v, mask=inside)
         if TWINS:
             tl.store(twins + at, w.to(tl.bfloat16), mask=inside)
-
-
-@cache
-def usable(device: torch.device) -> bool:
-    """Whether kernels can be built and run here. Triton also needs a C compiler."""
-    if triton is None or device.type != "cuda":
-        return False
-    one = torch.ones(8, device=device)
-    try:
-        update(one, one.clone(), one, None, one[:2], one[0], Training(), 0.0, None, None, None)
-        torch.cuda.synchronize(device)
-    except Exception:
-        return False
-    return True
 
 
 def update(

@@ -1,0 +1,159 @@
+"""What the networks do between their convolutions, as few kernels if they train on a GPU.
+
+A batch norm, a residual sum and an activation are three layers that do little but pass over the memory.
+`normalize` performs them together, and `convolve` performs the convolutions for which cuDNN starts slowly.
+Elsewhere, and whenever there is any doubt, both call the layers as they are. The results are the same up to
+rounding, and the names of the weights do not change.
+
+`fused.enabled = False` switches this off.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedmt.backbones.kernels.checking import TOLERATED, Family, errors
+from fedmt.backbones.kernels.depthwise import depthwise
+from fedmt.backbones.kernels.normalizing import LARGEST, UNBOUNDED, Bounds, normalized
+from fedmt.backbones.kernels.pointwise import pointwise
+from fedmt.core.kernels import usable
+
+enabled = True
+"""False: only torch's own layers are used."""
+
+_KNOWN = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.ReLU6)
+
+_tested: dict[tuple[Family, torch.device, torch.dtype], bool] = {}
+"""Which kernels were tested, and whether they were right."""
+
+_BOUNDS: dict[type, Bounds] = {type(None): UNBOUNDED, nn.ReLU: (0.0, math.inf), nn.ReLU6: (0.0, 6.0)}
+
+
+def normalize(
+    norm: nn.Module, x: Tensor, activation: nn.Module | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """activation(norm(x) + residual), without the parts that are not given."""
+    bounds = _BOUNDS.get(type(activation))
+    if (
+        isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
+        and bounds is not None
+        and _by_batch(norm)
+        and _fit(x, residual)
+        and _bare(norm, activation)
+        and _trusted("normalizing", x)
+    ):
+        return normalized(x, residual, norm.weight, norm.bias, norm.eps, bounds)
+    out: Tensor = norm(x)
+    if residual is not None:
+        out = out + residual
+    return out if activation is None else cast(Tensor, activation(out))
+
+
+def convolve(conv: nn.Module, x: Tensor) -> Tensor:
+    """conv(x)."""
+    if isinstance(conv, nn.Conv2d) and _here(x) and _bare(conv):
+        one, each = _is_pointwise(conv), _is_depthwise(conv)
+        if (one or each) and _is_table(x) and x.dim() == 4:
+            own, weight = _cast(x), _cast(conv.weight)
+            if one and own.dtype == weight.dtype:
+                return pointwise(own, weight)
+            if own.dtype == weight.dtype and _trusted("depthwise", own):
+                return depthwise(own, weight, conv.stride[0])
+    return cast(Tensor, conv(x))
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution, its batch norm and, if there is one, its activation, as children 0, 1 and 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv, norm, *rest = self
+        return normalize(norm, convolve(conv, x), rest[0] if rest else None)
+
+
+def _here(x: Tensor) -> bool:
+    """Whether this device has kernels of ours."""
+    return enabled and x.is_cuda
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    """As autocast casts the tensors of a convolution."""
+    device = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else tensor
+
+
+def _by_batch(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
+    """Whether the layer normalizes by the statistics of its batch, and stores none."""
+    return norm.training and not norm.track_running_stats and norm.affine
+
+
+def _fit(x: Tensor, residual: Tensor | None) -> bool:
+    if not _here(x) or not _is_table(x) or x.numel() <= x.shape[1]:  # torch refuses single values
+        return False
+    if residual is None:
+        return True
+    return residual.shape == x.shape and residual.dtype == x.dtype and _is_table(residual)
+
+
+def _is_pointwise(conv: nn.Conv2d) -> bool:
+    """1x1, and each filter in one piece of memory."""
+    options = (conv.kernel_size, conv.stride, conv.padding, conv.groups)
+    fits = options == ((1, 1), (1, 1), (0, 0), 1) and conv.bias is None
+    return fits and conv.weight.stride()[:2] == (conv.in_channels, 1)
+
+
+def _is_depthwise(conv: nn.Conv2d) -> bool:
+    """3x3, each channel by itself, and each filter in one piece of memory."""
+    options = (conv.kernel_size, conv.padding, conv.dilation, conv.padding_mode)
+    fits = options == ((3, 3), (1, 1), (1, 1), "zeros") and conv.bias is None
+    fits = fits and conv.groups == conv.in_channels == conv.out_channels and conv.stride in ((1, 1), (2, 2))
+    return fits and conv.weight.stride() in ((9, 9, 3, 1), (9, 1, 3, 1))
+
+
+def _is_table(x: Tensor) -> bool:
+    """Whether it is [rows, channels] in memory, and its places can be counted."""
+    layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+    fits = x.dim() in (2, 4) and x.dtype in (torch.bfloat16, torch.float32) and 0 < x.numel() < LARGEST
+    return fits and x.is_contiguous(memory_format=layout)
+
+
+def _bare(*layers: nn.Module | None) -> bool:
+    """Whether calling the layers would do nothing but compute, and this is neither compiled nor transformed.
+
+    A subclass may do anything, and so may a hook.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    given = [layer for layer in layers if layer is not None]
+    hooks = (h for m in given for h in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks))
+    return all(type(layer) in _KNOWN for layer in given) and not any(hooks)
+
+
+def _trusted(family: Family, x: Tensor) -> bool:
+    """Whether the kernels can be used and are right. This is tested before their first use."""
+    key = family, x.device, x.dtype
+    if key not in _tested:
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False  # a test has to wait for the device
+        _tested[key] = usable(x.device) and _right(*key)
+    return _tested[key]
+
+
+def _right(family: Family, device: torch.device, kind: torch.dtype) -> bool:
+    try:
+        wrong = [
+            f"{k} is off by {v:.2g}" for k, v in errors(family, device, kind).items() if not v < TOLERATED
+        ]
+    except Exception as error:  # a compiler, a driver or a device that nobody has tested
+        wrong = [f"{type(error).__name__}: {error}"]
+    if wrong:
+        warnings.warn(
+            f"fedmt's own kernels for {family} do not work here ({wrong[0]}). torch's layers are used "
+            "instead. This is slower and gives the same results.",
+            stacklevel=2,
+        )
+    return not wrong
