@@ -136,10 +136,12 @@ def normalize_whole(  # type: ignore[no-untyped-def]
     every = rows.to(tl.float32)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     other = tl.load(residual + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+    shift = tl.load(x + column, mask=kept, other=0.0).to(tl.float32)  # a large mean would cost digits
+    value = tl.where(inside, value - shift[None, :], 0.0)
     mean = tl.sum(value, 0) / every
     value = tl.where(inside, value - mean[None, :], 0.0)
     inverse = 1.0 / tl.sqrt(tl.sum(value * value, 0) / every + epsilon)
-    tl.store(saved + column, mean, mask=kept)
+    tl.store(saved + column, shift + mean, mask=kept)
     tl.store(saved + channels + column, inverse, mask=kept)
     scale = tl.load(weight + column, mask=kept, other=0.0).to(tl.float32) * inverse
     offset = tl.load(bias + column, mask=kept, other=0.0).to(tl.float32)

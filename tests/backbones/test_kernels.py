@@ -1,0 +1,311 @@
+"""Our own kernels against float64: on CUDA, or in Triton's interpreter without a GPU.
+
+    TRITON_INTERPRET=1 pytest tests/backbones/test_kernels.py
+
+`test_fused.py` starts this, if Triton is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedmt.backbones import fused
+from fedmt.backbones.kernels import checking, depthwise, normalizing
+from fedmt.backbones.kernels.pointwise import pointwise
+from fedmt.backbones.mobilenet import InvertedResidual
+from fedmt.backbones.resnet import BasicBlock, Bottleneck
+from fedmt.core import static_bn
+from fedmt.core.kernels import triton, usable
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+# Loops in Triton's interpreter convert arrays of one element to numbers, which numpy 2.4 no longer does.
+interpreted = os.environ.get("TRITON_INTERPRET") == "1" and triton is not None
+interpreted = interpreted and tuple(map(int, np.__version__.split(".")[:2])) < (2, 4)
+pytestmark = pytest.mark.skipif(not (usable(DEVICE) if CUDA else interpreted), reason="needs Triton")
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], normalizing.Bounds]] = {
+    "none": (lambda z: z, normalizing.UNBOUNDED),
+    "relu": (F.relu, (0.0, float("inf"))),
+    "relu6": (F.relu6, (0.0, 6.0)),
+}
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalizing.laid_out(values) if len(shape) == 4 else values
+
+
+def gradients(function: Callable[..., Tensor], dy: Tensor, *values: Tensor | None) -> list[Tensor]:
+    """The result and the gradients of all values, as float64 in host memory."""
+    given = [None if v is None else v.detach().requires_grad_() for v in values]
+    y = function(*given)
+    own = torch.autograd.grad(y, [v for v in given if v is not None], dy.to(y.device, y.dtype))
+    return [t.detach().double().cpu() for t in (y, *own)]
+
+
+def compare(
+    plain: Callable[..., Tensor],
+    own: Callable[..., Tensor],
+    dy: Tensor,
+    *values: Tensor | None,
+    kind: torch.dtype = torch.float32,
+    tolerance: float | None = None,
+) -> None:
+    """Both functions' results and gradients, relative to their length. Vectors stay in float32."""
+    kinds = [kind if v is not None and v.dim() > 1 else torch.float32 for v in values]
+    rounded = [None if v is None else v.to(k).double() for v, k in zip(values, kinds, strict=True)]
+    given = [None if v is None else v.to(DEVICE, k) for v, k in zip(values, kinds, strict=True)]
+    dy = dy.to(kind).double()
+    if tolerance is None:
+        tolerance = 1e-5 if kind == torch.float32 else 1e-2
+    expected, found = gradients(plain, dy, *rounded), gradients(own, dy, *given)
+    for number, (e, f) in enumerate(zip(expected, found, strict=True)):
+        assert e.shape == f.shape and f.isfinite().all()
+        assert (f - e).norm() <= tolerance * e.norm() + 1e-12, (number, (f - e).norm() / e.norm())
+
+
+def both(activation: str, epsilon: float = 1e-5) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    act, bounds = ACTIVATIONS[activation]
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> Tensor:
+        out = F.batch_norm(x, None, None, weight, bias, training=True, eps=epsilon)
+        return act(out if residual is None else out + residual)
+
+    def own(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> Tensor:
+        return normalizing.normalized(x, residual, weight, bias, epsilon, bounds)
+
+    return plain, own
+
+
+@pytest.fixture(params=["whole", "parts"])
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One kernel each way, or two. In the latter, several parts are added up in several turns."""
+    if request.param == "parts":
+        monkeypatch.setattr(normalizing, "WHOLE", {})
+        monkeypatch.setattr(normalizing, "PARTS", 2)
+        monkeypatch.setattr(normalizing, "division", lambda rows, columns: (256, -(-rows // 256), 384))
+    return str(request.param)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("channels", [3, 24, 64, 96, 130])
+@pytest.mark.parametrize("residual", [True, False], ids=["sum", "no sum"])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_batch_norm(activation: str, residual: bool, channels: int, kind: torch.dtype, variant: str) -> None:
+    shape = (7, channels, 9, 11)
+    # Few values are near 6, where rounding to bfloat16 decides about the gradient.
+    weight, bias = 2 + 0.5 * normal(channels, seed=2), normal(channels, seed=3) + 1
+    other = normal(*shape, seed=4) if residual else None
+    x, dy = 3 * normal(*shape, seed=1) + 1, normal(*shape, seed=5)
+    loose = 0.1 if kind == torch.bfloat16 and activation == "relu6" and residual else None
+    compare(*both(activation), dy, x, weight, bias, other, kind=kind, tolerance=loose)
+
+
+@pytest.mark.parametrize("rows", [2, 511, 512, 513, 1600, 2048, 2049, 4500])
+def test_batch_norm_of_vectors_of_any_number(rows: int) -> None:
+    """Both sides of each limit between variants, with the real division into parts."""
+    weight, bias = normal(24, seed=2), normal(24, seed=3)
+    values = normal(rows, 24, seed=1), weight, bias, normal(rows, 24, seed=4)
+    # With two rows, the variance may be small and the gradients the difference of large numbers.
+    compare(*both("relu"), normal(rows, 24, seed=5), *values, tolerance=1e-3 if rows == 2 else None)
+
+
+def test_the_division_covers_all_rows() -> None:
+    for rows in (2049, 6400, 25_600, 102_400, 409_600, 3_072_000):
+        for channels in (3, 16, 64, 96, 512, 2048):
+            columns = -(-channels // normalizing.CHANNELS)
+            span, parts, reach = normalizing.division(rows, columns)
+            assert (parts - 1) * span < rows <= parts * span
+            assert span % normalizing.ROWS == reach % normalizing.ROWS == 0 and reach > 0
+            assert parts <= 128
+
+
+def test_a_large_mean_leaves_the_variance_as_it_is(variant: str) -> None:
+    """float32 has six digits left of a deviation of 0.02 around 1000, and sums of squares have none."""
+    x = 1000 + 0.02 * normal(2000, 8, seed=1)
+    compare(*both("none"), normal(2000, 8), x, torch.ones(8), torch.zeros(8), tolerance=5e-3)
+
+
+def test_an_outlier_in_the_first_row_costs_no_digits(variant: str) -> None:
+    x = normal(2000, 8, seed=1)
+    x[0] = 1e4
+    compare(*both("none"), normal(2000, 8), x, torch.ones(8), torch.zeros(8), tolerance=1e-4)
+
+
+def test_rows_without_a_gradient_and_channels_without_a_deviation(variant: str) -> None:
+    x, dy = normal(600, 24, seed=1), normal(600, 24, seed=2)
+    x[:, 3] = 1.5
+    dy[100:] = 0
+    dy[:, 5] = 0
+    plain, own = both("relu")
+    compare(plain, own, dy, x, normal(24, seed=3), normal(24, seed=4) + 0.5, normal(600, 24, seed=5))
+    _, *zeros = gradients(own, 0 * dy, *(t.float().to(DEVICE) for t in (x, dy[0], dy[1])))
+    assert all(not g.any() for g in zeros)
+
+
+def test_what_is_not_a_number_stays_that(variant: str) -> None:
+    """A diverged network must not look as if it answered 0."""
+    x = normal(600, 8).float().to(DEVICE)
+    x[17, 3] = float("nan")
+    y = both("relu6")[1](x, torch.ones(8, device=DEVICE), torch.zeros(8, device=DEVICE))
+    assert y[:, 3].isnan().all() and not y[:, 4].isnan().any()
+
+
+def test_the_same_bits_each_time(variant: str) -> None:
+    x, residual = (normal(900, 40, seed=s).bfloat16().to(DEVICE) for s in (1, 2))
+    weight, bias = (normal(40, seed=s).float().to(DEVICE) for s in (3, 4))
+    runs = [gradients(both("relu")[1], normal(900, 40, seed=5), x, weight, bias, residual) for _ in range(3)]
+    assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 1, 1), (2, 24, 4, 4), (3, 96, 7, 5), (2, 40, 16, 9), (5, 130, 2, 1)]
+)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_convolutions(stride: int, shape: tuple[int, ...], kind: torch.dtype) -> None:
+    def plain(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, stride=stride, padding=1, groups=shape[1])
+
+    def own(x: Tensor, weight: Tensor) -> Tensor:
+        return depthwise.depthwise(x, weight, stride)
+
+    x, weight = normal(*shape, seed=1), normal(shape[1], 1, 3, 3, seed=2)
+    dy = normal(*plain(x, weight).shape, seed=3)
+    compare(plain, own, dy, x, weight, kind=kind)
+
+
+def test_gradients_of_filters_are_added_up_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depthwise, "PARTS", 2)
+    x, weight = normal(4, 24, 15, 9, seed=1), normal(24, 1, 3, 3, seed=2)
+    compare(
+        lambda x, w: F.conv2d(x, w, padding=1, groups=24),
+        lambda x, w: depthwise.depthwise(x, w, 1),
+        normal(4, 24, 15, 9, seed=3),
+        x,
+        weight,
+    )
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_1x1_convolutions(layout: torch.memory_format) -> None:
+    x, weight = normal(3, 24, 5, 7, seed=1), normal(10, 24, 1, 1, seed=2).contiguous(memory_format=layout)
+    compare(F.conv2d, pointwise, normal(3, 10, 5, 7, seed=3), x, weight)
+    own = weight.float().to(DEVICE).requires_grad_()
+    pointwise(x.float().to(DEVICE), own).sum().backward()
+    assert own.grad is not None and own.grad.stride() == own.stride()
+
+
+# -- layers that use them ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers use the kernels on this device, even if it is a CPU."""
+    monkeypatch.setattr(fused, "_here", lambda x: fused.enabled)
+    monkeypatch.setattr(fused, "usable", lambda device: True)
+    monkeypatch.setattr(fused, "_tested", {})
+    monkeypatch.setattr(fused, "_right", lambda *_: True)
+
+
+BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "basic": lambda: BasicBlock(8, 8, 1),
+    "basic with a projection": lambda: BasicBlock(8, 16, 2),
+    "bottleneck": lambda: Bottleneck(32, 8, 1),
+    "inverted": lambda: InvertedResidual(8, 8, 1, 6),
+    "inverted with a stride": lambda: InvertedResidual(8, 16, 2, 6),
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", list(BLOCKS))
+def test_blocks_of_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = BLOCKS[name]().train().to(DEVICE).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    static_bn.set_static(block, True)
+    x = normal(3, 32 if name == "bottleneck" else 8, 9, 7).float().to(DEVICE)
+    used: list[str] = []
+
+    def count(name: str) -> None:
+        plain = getattr(fused, name)
+        monkeypatch.setattr(fused, name, lambda *arguments: (used.append(name), plain(*arguments))[1])
+
+    for function in ("normalized", "depthwise", "pointwise"):
+        count(function)
+    found = []
+    for enabled in (True, False):
+        monkeypatch.setattr(fused, "enabled", enabled)
+        given = x.clone().requires_grad_()
+        y = block(given)
+        torch.manual_seed(1)
+        gradient = torch.autograd.grad(y, [given, *block.parameters()], torch.randn(y.shape).to(y))
+        found.append([y.detach(), *gradient])
+    norms = sum(isinstance(m, nn.BatchNorm2d) for m in block.modules())
+    expected = {"normalized": norms}
+    if name.startswith("inverted"):
+        expected |= {"depthwise": 1, "pointwise": 2}
+    assert {f: used.count(f) for f in used} == expected
+    for own, plain in zip(*found, strict=True):
+        torch.testing.assert_close(own, plain, rtol=1e-3, atol=1e-3)
+        assert (own - plain).norm() < 1e-4 * (plain.norm() + 1)  # some gradients are nearly 0
+
+
+@pytest.mark.usefixtures("here")
+def test_layers_that_do_more_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running averages, evaluation, hooks, other layouts and types."""
+    monkeypatch.setattr(fused, "normalized", lambda *_: pytest.fail("this needs the layer itself"))
+    norm, x = nn.BatchNorm2d(8).to(DEVICE), normal(3, 8, 4, 4).float().to(DEVICE)
+    assert fused.normalize(norm, x).shape == x.shape  # running averages
+    assert norm.num_batches_tracked == 1
+    static_bn.set_static(norm, True)
+    plain = x.contiguous()
+    assert torch.equal(fused.normalize(norm, plain, nn.ReLU()), norm(plain).relu())
+    assert torch.equal(fused.normalize(norm, x, nn.GELU()), F.gelu(norm(x)))
+    assert torch.equal(fused.normalize(norm.eval(), x), norm(x))
+    seen = []
+    handle = norm.train().register_forward_hook(lambda *_: seen.append(1))
+    fused.normalize(norm, x)
+    assert seen
+    handle.remove()
+    with pytest.raises(ValueError, match="more than 1 value"):
+        fused.normalize(norm, x[:1, :, :1, :1])
+    with pytest.raises(pytest.fail.Exception):
+        fused.normalize(norm, x)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_the_check_before_the_first_use_passes(kind: torch.dtype) -> None:
+    assert fused._right("normalizing", DEVICE, kind) and fused._right("depthwise", DEVICE, kind)
+
+
+def test_the_check_before_the_first_use_finds_wrong_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "SIZES", {"512 rows": checking.SIZES["512 rows"]})
+    forward, backward, filtered = normalizing.forward, normalizing.backward, depthwise.filtered
+
+    def shifted(*arguments: object) -> tuple[Tensor, Tensor]:
+        y, saved = forward(*arguments)  # type: ignore[arg-type]
+        return y + 0.3, saved
+
+    def unmasked(dy: Tensor, *rest: object) -> tuple[Tensor, Tensor, Tensor]:
+        dx, _, found = backward(dy, *rest)  # type: ignore[arg-type]
+        return dx, dy, found
+
+    def reversed_(x: Tensor, weight: Tensor, *rest: object, **options: object) -> Tensor:
+        return filtered(x, weight.flip(2), *rest, **options)  # type: ignore[arg-type]
+
+    for module, name, wrong, family in (
+        (normalizing, "forward", shifted, "normalizing"),
+        (normalizing, "backward", unmasked, "normalizing"),
+        (depthwise, "filtered", reversed_, "depthwise"),
+    ):
+        with monkeypatch.context() as patch, pytest.warns(UserWarning, match="do not work here"):
+            patch.setattr(module, name, wrong)
+            assert not fused._right(family, DEVICE, torch.bfloat16)  # type: ignore[arg-type]
