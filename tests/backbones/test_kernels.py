@@ -125,7 +125,7 @@ def test_the_division_covers_all_rows() -> None:
             span, parts, reach = normalizing.division(rows, columns)
             assert (parts - 1) * span < rows <= parts * span
             assert span % normalizing.ROWS == reach % normalizing.ROWS == 0 and reach > 0
-            assert parts <= 128
+            assert parts <= 256
 
 
 def test_a_large_mean_leaves_the_variance_as_it_is(variant: str) -> None:

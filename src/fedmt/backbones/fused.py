@@ -38,13 +38,11 @@ def normalize(
     norm: nn.Module, x: Tensor, activation: nn.Module | None = None, residual: Tensor | None = None
 ) -> Tensor:
     """activation(norm(x) + residual), without the parts that are not given."""
-    bounds = _BOUNDS.get(type(activation))
+    bounds = _BOUNDS.get(type(activation)) if _fit(x, residual) and _bare(norm, activation) else None
     if (
-        isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
-        and bounds is not None
+        bounds is not None
+        and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
         and _by_batch(norm)
-        and _fit(x, residual)
-        and _bare(norm, activation)
         and _trusted("normalizing", x)
     ):
         return normalized(x, residual, norm.weight, norm.bias, norm.eps, bounds)
@@ -76,8 +74,10 @@ class ConvNorm(nn.Sequential):
 
 
 def _here(x: Tensor) -> bool:
-    """Whether this device has kernels of ours."""
-    return enabled and x.is_cuda
+    """Whether this device has kernels of ours, and nobody compiles or transforms what they compute."""
+    if not enabled or not x.is_cuda or torch.compiler.is_compiling():
+        return False
+    return not torch._C._are_functorch_transforms_active()
 
 
 def _cast(tensor: Tensor) -> Tensor:
@@ -122,12 +122,8 @@ def _is_table(x: Tensor) -> bool:
 
 
 def _bare(*layers: nn.Module | None) -> bool:
-    """Whether calling the layers would do nothing but compute, and this is neither compiled nor transformed.
-
-    A subclass may do anything, and so may a hook.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
+    """Whether calling the layers would do nothing but compute. A subclass may do anything, and so may a
+    hook."""
     given = [layer for layer in layers if layer is not None]
     hooks = (h for m in given for h in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks))
     return all(type(layer) in _KNOWN for layer in given) and not any(hooks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
+from fedmt.backbones.fused import normalize
 from fedmt.backbones.resnet import BasicBlock
 
 SCALE = 0.125
@@ -30,8 +31,7 @@ class Shrink(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.relu(self.bn(self.pool(self.conv(x))))
-        return out
+        return normalize(self.bn, self.pool(self.conv(x)), self.relu)
 
 
 class ResNet9(nn.Module):
@@ -51,7 +51,7 @@ class ResNet9(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
+        x = normalize(self.bn1, self.conv1(x), self.relu)
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.fc(SCALE * x.amax((2, 3)))
         return logits

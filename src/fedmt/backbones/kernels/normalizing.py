@@ -51,10 +51,10 @@ def division(rows: int, columns: int) -> tuple[int, int, int]:
     Enough programs to fill the device, but the more parts there are, the more each program has to add up.
     """
     tiles = -(-rows // ROWS)
-    parts = min(tiles, max(tiles // 4, 32), 128, max(1024 // columns, 8))
+    parts = min(tiles, max(64, min(tiles // 8, 256)), max(512 // columns, 16))
     span = -(-tiles // parts) * ROWS
     parts = -(-rows // span)
-    reach = max(-(-parts // 32), min(tiles * columns // 1024, 16)) * ROWS
+    reach = max(-(-parts // 32), min(tiles * columns // 512, 16)) * ROWS
     return span, parts, reach
 
 
