@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmt.backbones import fused
-from fedmt.backbones.kernels import checking, depthwise, normalizing
+from fedmt.backbones.kernels import checking, depthwise, normalizing, pooling
 from fedmt.backbones.kernels.pointwise import pointwise
 from fedmt.backbones.mobilenet import InvertedResidual
 from fedmt.backbones.resnet import BasicBlock, Bottleneck
+from fedmt.backbones.resnet9 import Shrink
 from fedmt.core import static_bn
 from fedmt.core.kernels import triton, usable
 
@@ -80,7 +81,7 @@ def both(activation: str, epsilon: float = 1e-5) -> tuple[Callable[..., Tensor],
         return act(out if residual is None else out + residual)
 
     def own(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> Tensor:
-        return normalizing.normalized(x, residual, weight, bias, epsilon, bounds)
+        return normalizing.normalized(x, residual, weight, bias, epsilon, bounds)[0]
 
     return plain, own
 
@@ -214,6 +215,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "usable", lambda device: True)
     monkeypatch.setattr(fused, "_tested", {})
     monkeypatch.setattr(fused, "_right", lambda *_: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 BLOCKS: dict[str, Callable[[], nn.Module]] = {
@@ -222,6 +224,7 @@ BLOCKS: dict[str, Callable[[], nn.Module]] = {
     "bottleneck": lambda: Bottleneck(32, 8, 1),
     "inverted": lambda: InvertedResidual(8, 8, 1, 6),
     "inverted with a stride": lambda: InvertedResidual(8, 16, 2, 6),
+    "pooled": lambda: Shrink(8, 16),
 }
 
 
@@ -231,14 +234,15 @@ def test_blocks_of_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     torch.manual_seed(0)
     block = BLOCKS[name]().train().to(DEVICE).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     static_bn.set_static(block, True)
-    x = normal(3, 32 if name == "bottleneck" else 8, 9, 7).float().to(DEVICE)
+    size = (8, 6) if name == "pooled" else (9, 7)
+    x = normal(3, 32 if name == "bottleneck" else 8, *size).float().to(DEVICE)
     used: list[str] = []
 
     def count(name: str) -> None:
         plain = getattr(fused, name)
         monkeypatch.setattr(fused, name, lambda *arguments: (used.append(name), plain(*arguments))[1])
 
-    for function in ("normalized", "depthwise", "pointwise"):
+    for function in ("normalized", "depthwise", "pointwise", "halved"):
         count(function)
     found = []
     for enabled in (True, False):
@@ -252,6 +256,8 @@ def test_blocks_of_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     expected = {"normalized": norms}
     if name.startswith("inverted"):
         expected |= {"depthwise": 1, "pointwise": 2}
+    if name == "pooled":
+        expected |= {"halved": 1}
     assert {f: used.count(f) for f in used} == expected
     for own, plain in zip(*found, strict=True):
         torch.testing.assert_close(own, plain, rtol=1e-3, atol=1e-3)
@@ -260,10 +266,10 @@ def test_blocks_of_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("here")
 def test_layers_that_do_more_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running averages, evaluation, hooks, other layouts and types."""
+    """Cumulative averages, gradients in evaluation, hooks, other layouts and types."""
     monkeypatch.setattr(fused, "normalized", lambda *_: pytest.fail("this needs the layer itself"))
-    norm, x = nn.BatchNorm2d(8).to(DEVICE), normal(3, 8, 4, 4).float().to(DEVICE)
-    assert fused.normalize(norm, x).shape == x.shape  # running averages
+    norm, x = nn.BatchNorm2d(8, momentum=None).to(DEVICE), normal(3, 8, 4, 4).float().to(DEVICE)
+    assert fused.normalize(norm, x).shape == x.shape  # averages over all batches
     assert norm.num_batches_tracked == 1
     static_bn.set_static(norm, True)
     plain = x.contiguous()
@@ -284,6 +290,7 @@ def test_layers_that_do_more_are_called(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_the_check_before_the_first_use_passes(kind: torch.dtype) -> None:
     assert fused._right("normalizing", DEVICE, kind) and fused._right("depthwise", DEVICE, kind)
+    assert fused._right("pooling", DEVICE, kind)
 
 
 def test_the_check_before_the_first_use_finds_wrong_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,3 +316,54 @@ def test_the_check_before_the_first_use_finds_wrong_kernels(monkeypatch: pytest.
         with monkeypatch.context() as patch, pytest.warns(UserWarning, match="do not work here"):
             patch.setattr(module, name, wrong)
             assert not fused._right(family, DEVICE, torch.bfloat16)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(1, 3, 2, 2), (3, 130, 4, 6), (5, 64, 8, 2)], ids=str)
+def test_the_largest_of_four_pixels(shape: tuple[int, ...], kind: torch.dtype) -> None:
+    """Few different values, so that most maxima stand at several places, of which the first must win."""
+    x = normal(*shape).round().to(DEVICE, kind)
+    dy = normal(*shape[:2], shape[2] // 2, shape[3] // 2, seed=1).to(DEVICE, kind)
+    found = []
+    for function in (pooling.halved, lambda x: F.max_pool2d(x, 2)):
+        given = x.detach().clone(memory_format=torch.channels_last).requires_grad_()
+        y = function(given)
+        found.append((y.detach(), *torch.autograd.grad(y, given, dy)))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert found[0][0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_what_is_not_a_number_stays_visible() -> None:
+    x = normalizing.laid_out(torch.zeros(1, 8, 2, 2, device=DEVICE))
+    x[0, 3, 1, 0] = torch.nan
+    assert torch.equal(pooling.halved(x).isnan(), F.max_pool2d(x, 2).isnan())
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("shape", [(3, 16, 4, 5), (40, 24, 9, 7)], ids=["one kernel", "two kernels"])
+def test_running_statistics_are_torchs(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both while they are updated and when they are used."""
+    found = []
+    calls: list[str] = []
+    for name in ("normalized", "normalized_by"):
+        plain = getattr(fused, name)
+        monkeypatch.setattr(
+            fused, name, lambda *a, name=name, plain=plain: (calls.append(name), plain(*a))[1]
+        )
+    for enabled in (True, False):
+        monkeypatch.setattr(fused, "enabled", enabled)
+        layer = nn.BatchNorm2d(shape[1], momentum=0.3).to(DEVICE)
+        with torch.no_grad():
+            layer.weight.copy_(normal(shape[1]))
+        for seed in range(2):
+            trained = fused.normalize(layer, 5 * normal(*shape, seed=seed).float().to(DEVICE) + 3)
+        layer.eval()
+        x, other = (normal(*shape, seed=s).float().to(DEVICE) for s in (2, 3))
+        with torch.no_grad():
+            used = fused.normalize(layer, x, nn.ReLU(), other)
+        learning = fused.normalize(layer, x, nn.ReLU6())  # needs gradients, so it is torch's own
+        buffers = [layer.running_mean, layer.running_var, layer.num_batches_tracked]
+        found.append([trained, used, learning, *buffers])
+    assert calls == ["normalized", "normalized", "normalized_by"]
+    for own, plain in zip(*found, strict=True):
+        torch.testing.assert_close(own, plain, rtol=1e-4, atol=1e-4)

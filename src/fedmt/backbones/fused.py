@@ -1,9 +1,9 @@
 """What the networks do between their convolutions, as few kernels if they train on a GPU.
 
 A batch norm, a residual sum and an activation are three layers that do little but pass over the memory.
-`normalize` performs them together, and `convolve` performs the convolutions for which cuDNN starts slowly.
-Elsewhere, and whenever there is any doubt, both call the layers as they are. The results are the same up to
-rounding, and the names of the weights do not change.
+`normalize` performs them together, `convolve` performs the convolutions for which cuDNN starts slowly, and
+`pool` takes the maximum of 2 x 2 pixels. Elsewhere, and whenever there is any doubt, they call the layers as
+they are. The results are the same up to rounding, and the names of the weights do not change.
 
 `fused.enabled = False` switches this off.
 """
@@ -19,14 +19,15 @@ from torch import Tensor, nn
 
 from fedmt.backbones.kernels.checking import TOLERATED, Family, errors
 from fedmt.backbones.kernels.depthwise import depthwise
-from fedmt.backbones.kernels.normalizing import LARGEST, UNBOUNDED, Bounds, normalized
+from fedmt.backbones.kernels.normalizing import LARGEST, UNBOUNDED, Bounds, normalized, normalized_by
 from fedmt.backbones.kernels.pointwise import pointwise
+from fedmt.backbones.kernels.pooling import halved
 from fedmt.core.kernels import usable
 
 enabled = True
 """False: only torch's own layers are used."""
 
-_KNOWN = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.ReLU6)
+_KNOWN = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.ReLU6, nn.MaxPool2d)
 
 _tested: dict[tuple[Family, torch.device, torch.dtype], bool] = {}
 """Which kernels were tested, and whether they were right."""
@@ -39,13 +40,17 @@ def normalize(
 ) -> Tensor:
     """activation(norm(x) + residual), without the parts that are not given."""
     bounds = _BOUNDS.get(type(activation)) if _fit(x, residual) and _bare(norm, activation) else None
-    if (
-        bounds is not None
-        and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
-        and _by_batch(norm)
-        and _trusted("normalizing", x)
-    ):
-        return normalized(x, residual, norm.weight, norm.bias, norm.eps, bounds)
+    if bounds is not None and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) and norm.affine:
+        if _by_batch(norm) and _trusted("normalizing", x):
+            y, found = normalized(x, residual, norm.weight, norm.bias, norm.eps, bounds)
+            if norm.track_running_stats:
+                _remember(norm, found, x.numel() // x.shape[1])
+            return y
+        mean, variance = norm.running_mean, norm.running_var
+        # Only where a network trains: a few predictions do not justify testing the kernels.
+        known = not norm.training and not torch.is_grad_enabled() and _tested.get(_key("normalizing", x))
+        if known and mean is not None and variance is not None:
+            return normalized_by(mean, variance, x, residual, norm.weight, norm.bias, norm.eps, bounds)
     out: Tensor = norm(x)
     if residual is not None:
         out = out + residual
@@ -63,6 +68,16 @@ def convolve(conv: nn.Module, x: Tensor) -> Tensor:
             if own.dtype == weight.dtype and _trusted("depthwise", own):
                 return depthwise(own, weight, conv.stride[0])
     return cast(Tensor, conv(x))
+
+
+def pool(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x), usually the maximum of 2 x 2 pixels."""
+    if isinstance(layer, nn.MaxPool2d) and _here(x) and _bare(layer):
+        options = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.return_indices)
+        even = x.dim() == 4 and x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+        if options == (2, 2, 0, 1, False) and even and _is_table(x) and _trusted("pooling", x):
+            return halved(x)
+    return cast(Tensor, layer(x))
 
 
 class ConvNorm(nn.Sequential):
@@ -87,8 +102,19 @@ def _cast(tensor: Tensor) -> Tensor:
 
 
 def _by_batch(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
-    """Whether the layer normalizes by the statistics of its batch, and stores none."""
-    return norm.training and not norm.track_running_stats and norm.affine
+    """Whether the layer normalizes by the statistics of its batch, and can store what it finds."""
+    return norm.training and not (norm.track_running_stats and norm.momentum is None)
+
+
+@torch.no_grad()
+def _remember(norm: nn.BatchNorm1d | nn.BatchNorm2d, found: Tensor, count: int) -> None:
+    """Updates the layer's running statistics, as torch does. found [2, C]: the mean, and 1 / deviation."""
+    assert norm.momentum is not None and norm.running_mean is not None and norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    variance = (found[1].square().reciprocal() - norm.eps).clamp_min(0) * (count / (count - 1))
+    norm.running_mean.lerp_(found[0], norm.momentum)
+    norm.running_var.lerp_(variance, norm.momentum)
+    norm.num_batches_tracked.add_(1)
 
 
 def _fit(x: Tensor, residual: Tensor | None) -> bool:
@@ -129,9 +155,13 @@ def _bare(*layers: nn.Module | None) -> bool:
     return all(type(layer) in _KNOWN for layer in given) and not any(hooks)
 
 
+def _key(family: Family, x: Tensor) -> tuple[Family, torch.device, torch.dtype]:
+    return family, x.device, x.dtype
+
+
 def _trusted(family: Family, x: Tensor) -> bool:
     """Whether the kernels can be used and are right. This is tested before their first use."""
-    key = family, x.device, x.dtype
+    key = _key(family, x)
     if key not in _tested:
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return False  # a test has to wait for the device

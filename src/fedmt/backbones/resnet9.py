@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
-from fedmt.backbones.fused import normalize
+from fedmt.backbones.fused import normalize, pool
 from fedmt.backbones.resnet import BasicBlock
 
 SCALE = 0.125
@@ -31,7 +31,7 @@ class Shrink(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return normalize(self.bn, self.pool(self.conv(x)), self.relu)
+        return normalize(self.bn, pool(self.pool, self.conv(x)), self.relu)
 
 
 class ResNet9(nn.Module):

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmt.backbones.kernels.depthwise import depthwise
-from fedmt.backbones.kernels.normalizing import Bounds, normalized
+from fedmt.backbones.kernels.normalizing import Bounds, normalized, normalized_by
+from fedmt.backbones.kernels.pooling import halved
 
-Family = Literal["normalizing", "depthwise"]
+Family = Literal["normalizing", "depthwise", "pooling"]
 
 TOLERATED = 0.02
 """Errors relative to the largest value. Rounding to bfloat16 changes a number by up to 0.004."""
@@ -29,7 +30,7 @@ Values = dict[str, Tensor]
 def errors(family: Family, device: torch.device, kind: torch.dtype) -> dict[str, float]:
     """The largest error of each result and gradient, relative to the largest value, against float64."""
     found = {}
-    cases = _normalizing() if family == "normalizing" else _depthwise()
+    cases = {"normalizing": _normalizing, "depthwise": _depthwise, "pooling": _pooling}[family]()
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         for name, (values, plain, fused) in cases.items():
             exact = {k: v.to(kind if v.dim() == 4 else torch.float32).double() for k, v in values.items()}
@@ -59,10 +60,24 @@ def _normalizing() -> dict[str, Case]:
                 return F.relu(out) if activation == "relu" else F.relu6(out)
 
             def fused(v: Mapping[str, Tensor], bounds: Bounds = BOUNDS[activation]) -> Tensor:
-                return normalized(v["x"], v.get("residual"), v["weight"], v["bias"], 1e-5, bounds)
+                return normalized(v["x"], v.get("residual"), v["weight"], v["bias"], 1e-5, bounds)[0]
 
             cases[f"{size}, {activation}"] = values, plain, fused
+    known = {"mean": _waves(shape[1:2], 6), "variance": 1.5 + _waves(shape[1:2], 7)}
+    cases["known statistics"] = {**values, **known}, _plain_by, _fused_by
     return cases
+
+
+@torch.no_grad()
+def _plain_by(v: Mapping[str, Tensor]) -> Tensor:
+    return F.relu6(F.batch_norm(v["x"], v["mean"], v["variance"], v["weight"], v["bias"]))
+
+
+@torch.no_grad()
+def _fused_by(v: Mapping[str, Tensor]) -> Tensor:
+    return normalized_by(
+        v["mean"], v["variance"], v["x"], None, v["weight"], v["bias"], 1e-5, BOUNDS["relu6"]
+    )
 
 
 def _depthwise() -> dict[str, Case]:
@@ -80,12 +95,22 @@ def _depthwise() -> dict[str, Case]:
     return cases
 
 
+def _pooling() -> dict[str, Case]:
+    # Few different values, so that some pixels are equal.
+    values = {"x": (2 * _waves((5, 40, 10, 6), 1)).round() / 2}
+    return {"2 x 2": (values, lambda v: F.max_pool2d(v["x"], 2), lambda v: halved(v["x"]))}
+
+
 def _results(function: Callable[[Mapping[str, Tensor]], Tensor], values: Values) -> Values:
-    """The function's result, and the gradients of its arguments for some gradient of the result."""
+    """The function's result, and the gradients of its arguments for some gradient of the result, if it has
+    gradients."""
     given = {k: v.detach().requires_grad_() for k, v in values.items()}
     result = function(given)
+    if not result.requires_grad:
+        return {"result": result}
     gradient = _waves(tuple(result.shape), 5).to(torch.bfloat16).to(result)
-    own = torch.autograd.grad(result, list(given.values()), gradient)
+    # A sum needs no gradient of its own. With one given, torch first imports sympy, which takes two seconds.
+    own = torch.autograd.grad((result * gradient).sum(), list(given.values()))
     return {"result": result.detach(), **{f"gradient of {k}": g for k, g in zip(given, own, strict=True)}}
 
 

@@ -1,4 +1,4 @@
-"""Batch norm with the statistics of the batch, a residual sum and an activation, as two kernels each way.
+"""Batch norm, a residual sum and an activation, as two kernels each way.
 
 torch passes over the memory once for each of the three, and several times for the first. Here, the first
 kernel of a direction computes sums over parts of the rows, and the second adds up the parts and writes the
@@ -128,9 +128,33 @@ def backward(
 
 def normalized(
     x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, epsilon: float, bounds: Bounds
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """`forward` with its gradients. x and residual are in the layout of a table and have the same type."""
-    y: Tensor = _Normalized.apply(x, residual, weight, bias, epsilon, bounds)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = _Normalized.apply(x, residual, weight, bias, epsilon, bounds)  # type: ignore[no-untyped-call]
+    return found
+
+
+def normalized_by(
+    mean: Tensor,
+    variance: Tensor,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+    bounds: Bounds,
+) -> Tensor:
+    """The same by known statistics instead of those of the batch, and without gradients."""
+    rows, channels = table(x)
+    y = torch.empty_like(x)
+    other, adds = (x, 0) if residual is None else (residual, 1)
+    per, columns = vector(channels), -(-channels // CHANNELS)
+    reach = division(rows, columns)[2]
+    with torch.cuda.device_of(x):
+        kernels.normalize_known[(columns, -(-rows // reach))](
+            x, other, y, weight, bias, mean, variance, rows, channels // per, reach, adds, epsilon, *bounds,
+            VECTOR=per, ROWS=ROWS, CHANNELS=CHANNELS, num_warps=WARPS,
+        )  # fmt: skip
     return y
 
 
@@ -144,17 +168,18 @@ class _Normalized(torch.autograd.Function):
         bias: Tensor,
         epsilon: float,
         bounds: Bounds,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         with torch.cuda.device_of(x):
             y, saved = forward(x, residual, weight, bias, epsilon, bounds)
         needs_y = residual is not None and bounds != UNBOUNDED
         ctx.save_for_backward(x, y if needs_y else None, weight, bias, saved)
         ctx.bounds, ctx.added = bounds, residual is not None
-        return y
+        ctx.mark_non_differentiable(saved)
+        return y, saved
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, saved = ctx.saved_tensors
         with torch.cuda.device_of(x):
             dx, other, found = backward(laid_out(dy), x, y, weight, bias, saved, ctx.bounds)

@@ -121,6 +121,31 @@ def normalize(  # type: ignore[no-untyped-def]
         tl.store(y + at, _bounded(z, low, high).to(y.dtype.element_ty), mask=inside)
 
 
+@jit(counts=("rows", "groups", "reach", "adds"), unaligned=("weight", "bias", "mean", "variance"))
+def normalize_known(  # type: ignore[no-untyped-def]
+    x, residual, y, weight, bias, mean, variance, rows, groups, reach, adds, epsilon, low, high,
+    VECTOR: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """`normalize` by statistics that are known already."""
+    channels = groups * VECTOR
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    kept = column < channels
+    inverse = 1.0 / tl.sqrt(tl.load(variance + column, mask=kept, other=0.0) + epsilon)
+    scale = (tl.load(weight + column, mask=kept, other=0.0).to(tl.float32) * inverse)[None, :]
+    offset = tl.load(bias + column, mask=kept, other=0.0).to(tl.float32)[None, :]
+    middle = tl.load(mean + column, mask=kept, other=0.0)[None, :]
+    first = tl.program_id(1) * reach
+    last = tl.minimum(first + reach, rows)
+    for start in range(first, last, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < last)[:, None] & kept[None, :]
+        at = row[:, None] * channels + column[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        other = tl.load(residual + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+        z = (value - middle) * scale + offset + other
+        tl.store(y + at, _bounded(z, low, high).to(y.dtype.element_ty), mask=inside)
+
+
 @jit(counts=("rows", "groups", "adds"), unaligned=("weight", "bias"))
 def normalize_whole(  # type: ignore[no-untyped-def]
     x, residual, y, weight, bias, saved, rows, groups, adds, epsilon, low, high,

@@ -62,7 +62,9 @@ class FlatModel:
             self.places[name] = (parameter.shape, parameter.stride(), size)
             size += parameter.numel()
             if id(parameter) in cast:
-                twins = size
+                # Up to a multiple, or the update would load its last numbers, and with them all, one by one.
+                twins = size = size + -size % ALIGNED
+        size += -size % ALIGNED
         device = next(iter(trained.values())).device
         self.weights = torch.zeros(size, device=device)
         self.velocity = torch.zeros_like(self.weights)
