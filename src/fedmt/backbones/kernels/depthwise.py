@@ -63,14 +63,15 @@ def _filter(  # type: ignore[no-untyped-def]
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     kept = column < channels
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for tap in tl.static_range(9):
-        source, exists = _source(
-            row, height, width, source_height, source_width, up, sign, bits, down, tap // 3, tap % 3
-        )
-        inside = (exists & (row < rows))[:, None] & kept[None, :]
-        value = tl.load(x + source[:, None] * channels + column[None, :], mask=inside, other=0.0)
-        factor = tl.load(weight + column * 9 + tap, mask=kept, other=0.0).to(tl.float32)
-        total += value.to(tl.float32) * factor[None, :]
+    for i in range(3):  # a loop for the lines, because all nine places at once need too many registers
+        for j in tl.static_range(3):
+            source, exists = _source(
+                row, height, width, source_height, source_width, up, sign, bits, down, i, j
+            )
+            inside = (exists & (row < rows))[:, None] & kept[None, :]
+            value = tl.load(x + source[:, None] * channels + column[None, :], mask=inside, other=0.0)
+            factor = tl.load(weight + column * 9 + i * 3 + j, mask=kept, other=0.0).to(tl.float32)
+            total += value.to(tl.float32) * factor[None, :]
     inside = (row < rows)[:, None] & kept[None, :]
     at = row[:, None] * channels + column[None, :]
     tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
