@@ -111,7 +111,8 @@ def step_of(model: nn.Module, x: Tensor, half: bool) -> list[Tensor]:
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
         logits = model(x)
     loss = F.cross_entropy(logits.float(), torch.arange(len(x), device=x.device) % 10)
-    return [logits.float(), *torch.autograd.grad(loss, list(model.parameters()))]
+    # Detached, because a graph that is kept would tie a later capture to the stream that it was made on.
+    return [logits.detach().float(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
 @needs_gpu

@@ -72,7 +72,7 @@ def test_weights_and_features(timm: Any, tmp_path: Path, name: str) -> None:
     sized = {"img_size": 32} if name.startswith("vit") else {}
     theirs = timm.create_model(name, num_classes=7, **sized).eval()
     save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
-    with pytest.warns(UserWarning, match=rf"its head '{LAST[name]}' has 7 classes, the model 5"):
+    with pytest.warns(UserWarning, match=rf"its head '{LAST[name]}' has 7 classes, the model has 5"):
         ours = build(f"timm:{name}", 5, SMALL, tmp_path / "weights.safetensors").state_dict()
     for key, value in theirs.state_dict().items():
         assert key.startswith(f"{LAST[name]}.") or torch.equal(ours[key], value)

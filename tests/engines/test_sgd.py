@@ -135,7 +135,7 @@ def steps_of_a_flat_model(device, seed, options, terms, half):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)).to(device)
     flat = FlatModel(model, half)
-    assert len(flat.twins) == (67 if half else 0) and len(flat.weights) == (75 if half else 47)
+    assert len(flat.twins) == (80 if half else 0) and len(flat.weights) == (96 if half else 48)
     flat.total = torch.zeros_like(flat.weights)
     flat.anchor = flat.weights.clone() if terms[0] else None
     flat.correction = torch.randn_like(flat.weights) if terms[1] else None
