@@ -272,6 +272,27 @@ def test_the_page_on_priors_says_what_was_stored_about_m_hat_over_the_rounds():
     assert shown == {at: f"{mean(values):.1f}" for at, values in found.items()}
 
 
+def test_the_page_on_priors_says_what_was_stored_about_sharper_columns():
+    stored = json.loads((RESULTS / "data" / "priors" / "mhat_sharper.json").read_text())
+    page = (RESULTS / "appendix" / "priors.md").read_text()
+    places = ("questions", "questions, other parts", "thyroid, svhc", "thyroid, svi", "garments")
+    found: dict[tuple[str, str], list[float]] = {}
+    for run in stored["runs"]:
+        found.setdefault((run["variant"], run["federation"]), []).append(100 * run["balanced_accuracy"])
+    rows = table(page, "mhat_sharper")
+    assert rows.keys() == {variant for variant, _ in found}
+    for variant, cells in rows.items():
+        for place, cell in zip(places, cells, strict=True):
+            values = found.get((variant, place), [])
+            seeds = "" if len(values) == 3 else f" ({len(values)})"
+            assert cell == (f"{mean(values):.1f}{seeds}" if values else ""), (variant, place)
+    shown = table(page, "mhat_guesses")
+    for row in stored["guesses"]:
+        values = [row["mass"], row["balanced_accuracy"]]
+        assert shown[row["matrix"]] == [f"{100 * value:.1f}" for value in values]
+    assert len(shown) == len(stored["guesses"])
+
+
 def test_the_page_on_priors_says_what_was_stored_about_few_reference_images():
     runs = json.loads((RESULTS / "data" / "priors" / "scratch.json").read_text())["runs"]
     rows = table((RESULTS / "appendix" / "priors.md").read_text(), "scratch")
