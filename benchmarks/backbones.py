@@ -2,10 +2,11 @@
 
 The default recipe (two views, batch 50, one local epoch unless the default changes) runs on random samples:
 
-    resnet18, resnet9, resnet18_cifar: 10 centers x 4000 at 32 px
-    resnet50      10 centers x 1000 at 224 px
-    mobilenet_v2   6 centers x  900 at 128 px     mlp        10 centers x 4000 vectors of 256 features
-    timm           6 centers x  900 at 128 px, mobilenetv3_small_100, if timm can be imported
+    resnet18, resnet9, resnet18_cifar    10 centers x 4000 at 32 px
+    resnet50                             10 centers x 1000 at 224 px
+    mobilenet_v2                          6 centers x 900 at 128 px
+    mlp                                  10 centers x 4000 vectors of 256 features
+    timm (mobilenetv3_small_100)          6 centers x 900 at 128 px, if timm can be imported
 
 Each network runs in a separate process, which measures, in this order:
 
@@ -18,16 +19,20 @@ Each network runs in a separate process, which measures, in this order:
     python benchmarks/backbones.py [--network resnet50 ...] [--rounds 3] [--out FILE] [--search]
     python benchmarks/backbones.py --tiny        on a CPU, only to test this script
 
---search lets cuDNN search for its fastest algorithms for the ceilings, as `gpu_round.py` does.
-Measured 2026-11-16 on one NVIDIA H200, Python 3.12.3, torch 2.11.0:
+--search lets cuDNN search for its fastest algorithms for the ceilings, as `gpu_round.py` does. --plain uses
+torch's own layers instead of fedmt's kernels (`fedmt.backbones.fused`). The ceilings always use torch's
+layers.
 
-    mobilenet_v2   1.12 s per round, 53.9% of the ceiling (21,824), start-up 29.6 s (`--no-step --rounds 2`)
+Measured 2026-11-18 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with 2 or 3 timed rounds:
 
-and with nine of 16 cores busy elsewhere:
+    resnet18       0.94 s per round, 41.5% of a ceiling of 257,000; --plain 1.01 s
+    resnet9        1.01 s per round; --plain 1.31 s
+    resnet18_cifar 2.05 s per round
+    mobilenet_v2   0.96 s per round, 63% of the ceiling (21,824, from 2026-11-16), start-up 8.9 s
+    resnet50       6.76 s per round, 73.9% of the ceiling (4,806), start-up 10.9 s; --plain 7.68 s, 65.1%
 
-    mobilenet_v2   1.39 s per round, 43.9% of the ceiling (21,598), 2.6 x step by step, start-up 29.5 s
-    resnet50       8.42 s per round, 59.7% of the ceiling (4,779), 0.9 x step by step, start-up 10.9 s
-    resnet18       1.18 s per round, 35.1% of the ceiling (240,817), 9.4 x step by step, start-up 9.1 s
+Before fedmt had its kernels (2026-11-16), MobileNetV2 took 1.12 s per round and 29.6 s to start. Step by
+step, with nine of 16 cores busy elsewhere, MobileNetV2 was 2.6 times slower, and ResNet18 9.4 times.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ from graphed import graphed
 from torch import Tensor, nn
 
 from fedmt import Center, Correspondence, Federation, LabelSpace
-from fedmt.backbones import Classifier, build
+from fedmt.backbones import Classifier, build, fused
 from fedmt.engines.graphs import fleet
 from fedmt.engines.graphs.worker import first_steps
 from fedmt.engines.local import LocalEngine
@@ -265,11 +270,13 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device("cpu" if options.tiny else "cuda")
     if options.workers:
         fleet.WORKERS, fleet.FILLED = options.workers, 1 << 62
+    fused.enabled = not options.plain
     found = fast(setting, device, options.rounds, options.tiny)
     if not options.no_step:
         found["step_rate"] = by_step(setting, device, options.tiny)
         found["x step"] = found["rate"] / found["step_rate"]
     torch.backends.cudnn.benchmark = options.search
+    fused.enabled = False
     for key, batch, update in (
         ("ceiling", setting.large, False),
         ("same", found["views_per_step"], True),
@@ -300,6 +307,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="number of workers, instead of the engine's choice")
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--no-step", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="torch's own layers, not fedmt's kernels")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -322,7 +330,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.network:
             part = Path(folder) / f"{name}.json"
-            given = [a for a in ("search", "no_step", "tiny") if getattr(options, a)]
+            given = [a for a in ("search", "no_step", "plain", "tiny") if getattr(options, a)]
             flags = [f"--{a.replace('_', '-')}" for a in given]
             if options.workers:
                 flags += ["--workers", str(options.workers)]

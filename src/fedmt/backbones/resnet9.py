@@ -2,7 +2,7 @@
 
 It has 8 convolutions where ResNet18 has 20, and shrinks the image by pooling right after a convolution. So a
 training step has fewer and larger kernels, and its batch norms pass over a third of the values. At 32 pixels,
-it needs two thirds of the arithmetic of `resnet18_cifar` and takes less than half of the time.
+a round takes half as long as with `resnet18_cifar` (docs/development/performance-diary.md).
 """
 
 from __future__ import annotations
