@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from fedmt.backbones import fused
 from fedmt.backbones.kernels import checking
 from fedmt.backbones.mobilenet import mobilenet_v2
 from fedmt.backbones.resnet import resnet18, resnet18_cifar, resnet50
+from fedmt.backbones.resnet9 import ResNet9
 from fedmt.core import static_bn
 from fedmt.core.kernels import usable
 from fedmt.engines.graphs.flat import FlatModel
@@ -42,6 +43,7 @@ LAST = torch.channels_last
 CASES: dict[str, tuple[Callable[[], nn.Module], int, int, int]] = {
     "resnet18": (lambda: resnet18(100, max_pool=False), 32, 100, 10),
     "resnet18-500": (lambda: resnet18(100, max_pool=False), 32, 500, 10),
+    "resnet9": (lambda: ResNet9(100), 32, 100, 10),
     "resnet18_cifar": (lambda: resnet18_cifar(100), 32, 100, 5),
     "resnet18_cifar-500": (lambda: resnet18_cifar(100), 32, 500, 5),
     "resnet50": (lambda: resnet50(100), 224, 32, 2),
@@ -142,8 +144,7 @@ def measure(case: str) -> dict[str, float]:
     first = Training(build, pixels, batch)
     ready = 0.0
     if fused.enabled:
-        families = ["normalizing", "depthwise"] if "mobilenet" in case else ["normalizing"]
-        ready = timed(lambda: [fused._trusted(f, some) for f in families])  # type: ignore[arg-type]
+        ready = timed(lambda: [fused._trusted(family, some) for family in get_args(checking.Family)])
     found = {"kernels ready": ready, "first step": timed(first.step)}
     found["half the images"] = timed(lambda: first.step(batch // 2))
     found["first pass"] = timed(first.predict)
@@ -200,9 +201,9 @@ def check() -> None:
     device = torch.device("cuda")
     print(f"Triton usable: {usable(device)}", flush=True)
     for kind in (torch.bfloat16, torch.float32):
-        for family in ("normalizing", "depthwise"):
+        for family in get_args(checking.Family):
             begin = time.perf_counter()
-            errors = checking.errors(family, device, kind)  # type: ignore[arg-type]
+            errors = checking.errors(family, device, kind)
             worst = max(errors, key=lambda key: errors[key])
             took = time.perf_counter() - begin
             print(f"{family}, {kind}: {errors[worst]:.2g} ({worst}), {took:.1f} s", flush=True)

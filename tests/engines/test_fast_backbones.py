@@ -221,7 +221,8 @@ def test_the_benchmark_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a normal run, a script finds the modules in its own folder.
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     benchmark = importlib.import_module("backbones")
-    options = argparse.Namespace(tiny=True, rounds=1, workers=None, search=False, no_step=False)
+    monkeypatch.setattr(benchmark.fused, "enabled", True)  # the benchmark changes it
+    options = argparse.Namespace(tiny=True, rounds=1, workers=None, search=False, no_step=False, plain=False)
     found = benchmark.measure("mlp", options)
     # 2 centers of 16 samples in steps of 8, and four epochs of the reference center's 20 in steps of 10.
     assert found["views_per_step"] == 16 and found["views"] == 2 * 2 * 16 + 4 * 2 * 20

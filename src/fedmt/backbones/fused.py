@@ -3,7 +3,8 @@
 A batch norm, a residual sum and an activation are three layers that do little but pass over the memory.
 `normalize` performs them together, `convolve` performs the convolutions for which cuDNN starts slowly, and
 `pool` takes the maximum of 2 x 2 pixels. Elsewhere, and whenever there is any doubt, they call the layers as
-they are. The results are the same up to rounding, and the names of the weights do not change.
+they are. The results are the same up to rounding, and the names of the weights do not change. There are no
+second derivatives.
 
 `fused.enabled = False` switches this off.
 """
@@ -16,10 +17,18 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from fedmt.backbones.kernels.checking import TOLERATED, Family, errors
 from fedmt.backbones.kernels.depthwise import depthwise
-from fedmt.backbones.kernels.normalizing import LARGEST, UNBOUNDED, Bounds, normalized, normalized_by
+from fedmt.backbones.kernels.normalizing import (
+    LARGEST,
+    MOST_ROWS,
+    UNBOUNDED,
+    Bounds,
+    normalized,
+    normalized_by,
+)
 from fedmt.backbones.kernels.pointwise import pointwise
 from fedmt.backbones.kernels.pooling import halved
 from fedmt.core.kernels import usable
@@ -40,16 +49,16 @@ def normalize(
 ) -> Tensor:
     """activation(norm(x) + residual), without the parts that are not given."""
     bounds = _BOUNDS.get(type(activation)) if _fit(x, residual) and _bare(norm, activation) else None
-    if bounds is not None and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) and norm.affine:
+    if bounds is not None and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) and _takes(norm, x):
         if _by_batch(norm) and _trusted("normalizing", x):
             y, found = normalized(x, residual, norm.weight, norm.bias, norm.eps, bounds)
-            if norm.track_running_stats:
+            if norm.track_running_stats and norm.running_mean is not None:
                 _remember(norm, found, x.numel() // x.shape[1])
             return y
         mean, variance = norm.running_mean, norm.running_var
-        # Only where a network trains: a few predictions do not justify testing the kernels.
-        known = not norm.training and not torch.is_grad_enabled() and _tested.get(_key("normalizing", x))
-        if known and mean is not None and variance is not None:
+        known = not norm.training and not torch.is_grad_enabled() and mean is not None
+        if known and variance is not None and _trusted("normalizing", x):
+            assert mean is not None
             return normalized_by(mean, variance, x, residual, norm.weight, norm.bias, norm.eps, bounds)
     out: Tensor = norm(x)
     if residual is not None:
@@ -61,11 +70,13 @@ def convolve(conv: nn.Module, x: Tensor) -> Tensor:
     """conv(x)."""
     if isinstance(conv, nn.Conv2d) and _here(x) and _bare(conv):
         one, each = _is_pointwise(conv), _is_depthwise(conv)
-        if (one or each) and _is_table(x) and x.dim() == 4:
+        fits = x.dim() == 4 and x.shape[1] == conv.in_channels and x.device == conv.weight.device
+        if (one or each) and fits and _is_table(x):
             own, weight = _cast(x), _cast(conv.weight)
-            if one and own.dtype == weight.dtype:
+            # In float32, cuDNN and matrix products have separate settings for their precision.
+            if one and own.dtype == weight.dtype == torch.bfloat16:
                 return pointwise(own, weight)
-            if own.dtype == weight.dtype and _trusted("depthwise", own):
+            if each and own.dtype == weight.dtype and _trusted("depthwise", own):
                 return depthwise(own, weight, conv.stride[0])
     return cast(Tensor, conv(x))
 
@@ -84,21 +95,37 @@ class ConvNorm(nn.Sequential):
     """A convolution, its batch norm and, if there is one, its activation, as children 0, 1 and 2."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if len(self) not in (2, 3):  # somebody added or removed layers
+            for layer in self:
+                x = layer(x)
+            return x
         conv, norm, *rest = self
         return normalize(norm, convolve(conv, x), rest[0] if rest else None)
 
 
 def _here(x: Tensor) -> bool:
-    """Whether this device has kernels of ours, and nobody compiles or transforms what they compute."""
-    if not enabled or not x.is_cuda or torch.compiler.is_compiling():
+    """Whether this device has kernels of ours, and nobody traces, compiles or transforms what they compute.
+
+    The type comes first, because what stands for a tensor while a network is traced cannot answer the rest.
+    """
+    if not enabled or type(x) is not Tensor or not x.is_cuda:
         return False
-    return not torch._C._are_functorch_transforms_active()
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    return not (torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack())
 
 
 def _cast(tensor: Tensor) -> Tensor:
     """As autocast casts the tensors of a convolution."""
     device = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else tensor
+
+
+def _takes(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> bool:
+    """Whether the layer has a weight and a bias for each channel. If not, it raises an error itself."""
+    fits = norm.affine and x.dim() == (4 if isinstance(norm, nn.BatchNorm2d) else 2)
+    fits = fits and x.shape[1] == norm.num_features and norm.weight.device == x.device
+    return fits and norm.weight.is_contiguous() and norm.bias.is_contiguous()
 
 
 def _by_batch(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
@@ -110,11 +137,11 @@ def _by_batch(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
 def _remember(norm: nn.BatchNorm1d | nn.BatchNorm2d, found: Tensor, count: int) -> None:
     """Updates the layer's running statistics, as torch does. found [2, C]: the mean, and 1 / deviation."""
     assert norm.momentum is not None and norm.running_mean is not None and norm.running_var is not None
-    assert norm.num_batches_tracked is not None
     variance = (found[1].square().reciprocal() - norm.eps).clamp_min(0) * (count / (count - 1))
-    norm.running_mean.lerp_(found[0], norm.momentum)
-    norm.running_var.lerp_(variance, norm.momentum)
-    norm.num_batches_tracked.add_(1)
+    norm.running_mean.lerp_(found[0].to(norm.running_mean.dtype), norm.momentum)
+    norm.running_var.lerp_(variance.to(norm.running_var.dtype), norm.momentum)
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
 
 
 def _fit(x: Tensor, residual: Tensor | None) -> bool:
@@ -141,29 +168,30 @@ def _is_depthwise(conv: nn.Conv2d) -> bool:
 
 
 def _is_table(x: Tensor) -> bool:
-    """Whether it is [rows, channels] in memory, and its places can be counted."""
+    """Whether it is [rows, channels] in memory, and its places and programs can be counted."""
     layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
     fits = x.dim() in (2, 4) and x.dtype in (torch.bfloat16, torch.float32) and 0 < x.numel() < LARGEST
-    return fits and x.is_contiguous(memory_format=layout)
+    return fits and x.numel() // x.shape[1] <= MOST_ROWS and x.is_contiguous(memory_format=layout)
 
 
 def _bare(*layers: nn.Module | None) -> bool:
     """Whether calling the layers would do nothing but compute. A subclass may do anything, and so may a
     hook."""
     given = [layer for layer in layers if layer is not None]
-    hooks = (h for m in given for h in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks))
-    return all(type(layer) in _KNOWN for layer in given) and not any(hooks)
-
-
-def _key(family: Family, x: Tensor) -> tuple[Family, torch.device, torch.dtype]:
-    return family, x.device, x.dtype
+    hooks = (
+        h
+        for m in given
+        for h in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
+    )
+    plain = all(type(layer) in _KNOWN and "forward" not in vars(layer) for layer in given)
+    return plain and not any(hooks) and not _has_any_global_hook()
 
 
 def _trusted(family: Family, x: Tensor) -> bool:
     """Whether the kernels can be used and are right. This is tested before their first use."""
-    key = _key(family, x)
+    key = family, x.device, x.dtype
     if key not in _tested:
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        if x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode()):
             return False  # a test has to wait for the device
         _tested[key] = usable(x.device) and _right(*key)
     return _tested[key]
@@ -174,6 +202,8 @@ def _right(family: Family, device: torch.device, kind: torch.dtype) -> bool:
         wrong = [
             f"{k} is off by {v:.2g}" for k, v in errors(family, device, kind).items() if not v < TOLERATED
         ]
+    except torch.cuda.OutOfMemoryError:
+        raise  # that is not the kernels' fault
     except Exception as error:  # a compiler, a driver or a device that nobody has tested
         wrong = [f"{type(error).__name__}: {error}"]
     if wrong:

@@ -34,6 +34,16 @@ def _conv_norm(inputs: int, outputs: int, size: int, stride: int = 1, groups: in
     )
 
 
+class _Layers(nn.Sequential):
+    """The layers of a block. The last two narrow it, and a residual is added to what they give."""
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        *filters, narrow, norm = self
+        for layer in filters:
+            x = layer(x)
+        return normalize(norm, convolve(narrow, x), residual=residual)
+
+
 class InvertedResidual(nn.Module):
     """Widen, filter each channel, narrow: [N, inputs, H, W] to [N, outputs, H/stride, W/stride]."""
 
@@ -47,15 +57,12 @@ class InvertedResidual(nn.Module):
             nn.Conv2d(hidden, outputs, 1, bias=False),
             nn.BatchNorm2d(outputs),
         ]
-        self.conv = nn.Sequential(*layers)
+        self.conv = _Layers(*layers)
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        *filters, narrow, norm = self.conv
-        out = x
-        for layer in filters:
-            out = layer(out)
-        return normalize(norm, convolve(narrow, out), residual=x if self.residual else None)
+        out: Tensor = self.conv(x, x if self.residual else None)
+        return out
 
 
 class MobileNetV2(nn.Module):

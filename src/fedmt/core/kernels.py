@@ -56,5 +56,7 @@ def usable(device: torch.device) -> bool:
         with torch.cuda.device(device):
             _add_one[(1,)](numbers, SIZE=8)
         return bool((numbers == 1).all())
+    except torch.cuda.OutOfMemoryError:
+        raise  # that says nothing about the kernels
     except Exception:
         return False

@@ -116,7 +116,7 @@ def _results(function: Callable[[Mapping[str, Tensor]], Tensor], values: Values)
 
 def _waves(shape: tuple[int, ...], number: int) -> Tensor:
     """Numbers from -1 to 1 that look random. The generators must stay as training left them."""
-    place = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
+    place = torch.arange(torch.Size(shape).numel(), dtype=torch.float64, device="cpu")
     values = torch.sin(place * place * 0.37 + place * number)
     return values.view(shape).contiguous(
         memory_format=torch.channels_last if len(shape) == 4 else torch.contiguous_format

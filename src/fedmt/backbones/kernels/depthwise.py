@@ -144,7 +144,7 @@ def filter_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> Tenso
     parts = min(tiles, max(tiles // 8, 16), max(512 // columns, 16), 256)
     span = -(-tiles // parts) * SUMMED_ROWS
     parts = -(-rows // span)
-    partial = torch.empty(parts, channels, 9, device=x.device)
+    partial = torch.empty(parts, channels, 9, dtype=torch.float32, device=x.device)
     _filter_gradient[(3, columns, parts)](
         x, dy, partial, rows, channels // per, *dy.shape[2:], *x.shape[2:], stride - 1, span,
         VECTOR=per, ROWS=SUMMED_ROWS, CHANNELS=CHANNELS, num_warps=WARPS,
@@ -176,7 +176,11 @@ class _Depthwise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        dy = laid_out(dy)
+        x, dy = laid_out(x), laid_out(dy)  # a hook may have stored x in another layout
+        dx = found = None
         with torch.cuda.device_of(x):
-            dx = filtered(dy, weight, torch.empty_like(x), ctx.stride, transposed=True)
-            return dx, filter_gradient(dy, x, weight, ctx.stride), None
+            if ctx.needs_input_grad[0]:
+                dx = filtered(dy, weight, torch.empty_like(x), ctx.stride, transposed=True)
+            if ctx.needs_input_grad[1]:
+                found = filter_gradient(dy, x, weight, ctx.stride)
+        return dx, found, None

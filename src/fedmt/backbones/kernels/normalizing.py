@@ -25,6 +25,9 @@ WHOLE = {512: (16, 8), 2048: (8, 16)}
 LARGEST = 1 << 31
 """Tensors with this many numbers are too large: a place in them is a number of 32 bits."""
 
+MOST_ROWS = 65_535 * ROWS
+"""A device takes this many programs next to each other, each with the rows of at least one tile."""
+
 Bounds = tuple[float, float]
 UNBOUNDED: Bounds = (-math.inf, math.inf)
 
@@ -64,7 +67,7 @@ def forward(
     """bounded((x - mean) / deviation * weight + bias + residual), and [2, C]: mean and 1 / deviation."""
     rows, channels = table(x)
     y = torch.empty_like(x)
-    saved = torch.empty(2, channels, device=x.device)
+    saved = torch.empty(2, channels, dtype=torch.float32, device=x.device)
     other, adds = (x, 0) if residual is None else (residual, 1)
     per = vector(channels)
     groups = channels // per
@@ -78,7 +81,7 @@ def forward(
         return y, saved
     columns = -(-channels // CHANNELS)
     span, parts, reach = division(rows, columns)
-    partial = torch.empty(2, parts, channels, device=x.device)
+    partial = torch.empty(2, parts, channels, dtype=torch.float32, device=x.device)
     kernels.moments[(columns, parts)](
         x, partial, rows, groups, span, parts, VECTOR=per, ROWS=ROWS, CHANNELS=CHANNELS, num_warps=WARPS
     )
@@ -98,7 +101,7 @@ def backward(
     """
     rows, channels = table(x)
     dx = torch.empty_like(x)
-    found = torch.empty(2, channels, device=x.device)
+    found = torch.empty(2, channels, dtype=torch.float32, device=x.device)
     masked = dy if y is None else torch.empty_like(x)
     seen, adds = (x, 0) if y is None else (y, 1)
     per = vector(channels)
@@ -113,7 +116,7 @@ def backward(
         return dx, masked, found
     columns = -(-channels // CHANNELS)
     span, parts, reach = division(rows, columns)
-    partial = torch.empty(2, parts, channels, device=x.device)
+    partial = torch.empty(2, parts, channels, dtype=torch.float32, device=x.device)
     kernels.gradient_sums[(columns, parts)](
         dy, x, seen, masked, weight, bias, saved, partial, rows, groups, span, parts, adds, *bounds,
         VECTOR=per, ROWS=ROWS, CHANNELS=CHANNELS, num_warps=WARPS,
@@ -175,12 +178,15 @@ class _Normalized(torch.autograd.Function):
         ctx.save_for_backward(x, y if needs_y else None, weight, bias, saved)
         ctx.bounds, ctx.added = bounds, residual is not None
         ctx.mark_non_differentiable(saved)
+        ctx.set_materialize_grads(False)  # or torch would fill a gradient of `saved` with zeros
         return y, saved
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, saved = ctx.saved_tensors
+        # A hook may have stored them elsewhere, and in another layout.
+        x, y = laid_out(x), None if y is None else laid_out(y)
         with torch.cuda.device_of(x):
             dx, other, found = backward(laid_out(dy), x, y, weight, bias, saved, ctx.bounds)
         return (

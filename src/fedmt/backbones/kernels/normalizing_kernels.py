@@ -201,7 +201,7 @@ def gradient_sums(  # type: ignore[no-untyped-def]
         apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean
         seen = tl.load(y + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
         z = tl.where(adds > 0, seen, apart * scale + offset)
-        gradient = tl.where((z > low) & (z < high), gradient, 0.0)
+        gradient = tl.where((z <= low) | (z >= high), 0.0, gradient)
         tl.store(masked + at, gradient.to(masked.dtype.element_ty), mask=inside & (adds > 0))
         sums += gradient
         products += gradient * apart
@@ -242,7 +242,7 @@ def gradient(  # type: ignore[no-untyped-def]
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean
         z = apart * scale + offset
-        gradient = tl.where((z > low) & (z < high), gradient, 0.0)
+        gradient = tl.where((z <= low) | (z >= high), 0.0, gradient)
         own = scale * (gradient - sums) - slope * apart
         tl.store(dx + at, own.to(dx.dtype.element_ty), mask=inside)
 
@@ -268,7 +268,7 @@ def gradient_whole(  # type: ignore[no-untyped-def]
     apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean
     seen = tl.load(y + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
     z = tl.where(adds > 0, seen, apart * scale[None, :] + offset)
-    gradient = tl.where((z > low) & (z < high), gradient, 0.0)
+    gradient = tl.where((z <= low) | (z >= high), 0.0, gradient)
     tl.store(masked + at, gradient.to(masked.dtype.element_ty), mask=inside & (adds > 0))
     sums = tl.sum(gradient, 0)
     products = tl.sum(gradient * apart, 0) * inverse

@@ -45,5 +45,9 @@ class _Pointwise(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = _table(laid_out(dy))
-        dx = _images(rows @ weight.flatten(1), x)
-        return dx, (rows.t() @ _table(x)).as_strided(weight.shape, weight.stride())
+        dx = found = None
+        if ctx.needs_input_grad[0]:
+            dx = _images(rows @ weight.flatten(1), x)
+        if ctx.needs_input_grad[1]:
+            found = (rows.t() @ _table(x)).as_strided(weight.shape, weight.stride())
+        return dx, found

@@ -103,7 +103,8 @@ class _Halved(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        dy, dx = laid_out(dy), torch.empty_like(x)
+        x, dy = laid_out(x), laid_out(dy)  # a hook may have stored x in another layout
+        dx = torch.empty_like(x)
         (rows, channels), per = table(dy), vector(x.shape[1])
         with torch.cuda.device_of(x):
             _gradient[_grid(rows, channels)](
