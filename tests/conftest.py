@@ -67,6 +67,7 @@ LONGEST_FIRST = (
     "engines/test_flower_secured.py",
     "commands/test_tutorial.py",
     "commands/test_reproduce.py",
+    "backbones/test_fused.py",
     "engines/test_flower_in_process.py",
     "tracking/test_tracking.py",
     "models/test_export.py",

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.fx
@@ -118,9 +117,6 @@ def test_networks_can_be_traced(build: Callable[[], nn.Module]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(triton is None or CUDA, reason="needs Triton, and no CUDA")
-@pytest.mark.skipif(
-    tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4), reason="Triton's interpreter needs numpy < 2.4"
-)
 def test_the_kernels_in_tritons_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).with_name("test_kernels.py"))]
     done = subprocess.run(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,10 +27,23 @@ from fedmt.core.kernels import triton, usable
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-# Loops in Triton's interpreter convert arrays of one element to numbers, which numpy 2.4 no longer does.
 interpreted = os.environ.get("TRITON_INTERPRET") == "1" and triton is not None
-interpreted = interpreted and tuple(map(int, np.__version__.split(".")[:2])) < (2, 4)
 pytestmark = pytest.mark.skipif(not (usable(DEVICE) if CUDA else interpreted), reason="needs Triton")
+
+@pytest.fixture(autouse=True)
+def loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter of Triton 3.6 converts arrays of one element to numbers, which numpy 2.4 refuses."""
+    if interpreted:
+        from triton.runtime import interpreter
+
+        plain = interpreter._patch_lang_tensor
+
+        def patched(tensor: object, scope: Any) -> None:
+            plain(tensor, scope)
+            scope.set_attr(tensor, "__index__", lambda own: own.handle.data.item())
+
+        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], normalizing.Bounds]] = {
     "none": (lambda z: z, normalizing.UNBOUNDED),

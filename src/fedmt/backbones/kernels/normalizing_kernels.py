@@ -3,8 +3,8 @@
 Each program works on tiles of ROWS x CHANNELS of a table [rows, channels], where channels = groups * VECTOR:
 Triton loads VECTOR numbers at once if it knows that a row has a multiple of them. An activation is given by
 its bounds: (0, inf) for ReLU, (0, 6) for ReLU6, (-inf, inf) for none. `adds` is 1 with a residual and 0
-without. So the same few compiled kernels serve all layers. Parts are added up in a fixed order, so results
-are the same in every run.
+without, so that no row has one. So the same few compiled kernels serve all layers. Parts are added up in a
+fixed order, so results are the same in every run.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def normalize(  # type: ignore[no-untyped-def]
         inside = (row < last)[:, None] & kept[None, :]
         at = row[:, None] * channels + column[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        other = tl.load(residual + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+        added = (row < last * adds)[:, None] & kept[None, :]
+        other = tl.load(residual + at, mask=added, other=0.0).to(tl.float32)
         z = (value - mean[None, :]) * scale + offset + other
         tl.store(y + at, _bounded(z, low, high).to(y.dtype.element_ty), mask=inside)
 
@@ -141,7 +142,8 @@ def normalize_known(  # type: ignore[no-untyped-def]
         inside = (row < last)[:, None] & kept[None, :]
         at = row[:, None] * channels + column[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        other = tl.load(residual + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+        added = (row < last * adds)[:, None] & kept[None, :]
+        other = tl.load(residual + at, mask=added, other=0.0).to(tl.float32)
         z = (value - middle) * scale + offset + other
         tl.store(y + at, _bounded(z, low, high).to(y.dtype.element_ty), mask=inside)
 
@@ -160,7 +162,8 @@ def normalize_whole(  # type: ignore[no-untyped-def]
     at = row[:, None] * channels + column[None, :]
     every = rows.to(tl.float32)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    other = tl.load(residual + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+    added = (row < rows * adds)[:, None] & kept[None, :]
+    other = tl.load(residual + at, mask=added, other=0.0).to(tl.float32)
     shift = tl.load(x + column, mask=kept, other=0.0).to(tl.float32)  # a large mean would cost digits
     value = tl.where(inside, value - shift[None, :], 0.0)
     mean = tl.sum(value, 0) / every
@@ -199,10 +202,11 @@ def gradient_sums(  # type: ignore[no-untyped-def]
         at = row[:, None] * channels + column[None, :]
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean
-        seen = tl.load(y + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+        added = (row < last * adds)[:, None] & kept[None, :]
+        seen = tl.load(y + at, mask=added, other=0.0).to(tl.float32)
         z = tl.where(adds > 0, seen, apart * scale + offset)
         gradient = tl.where((z <= low) | (z >= high), 0.0, gradient)
-        tl.store(masked + at, gradient.to(masked.dtype.element_ty), mask=inside & (adds > 0))
+        tl.store(masked + at, gradient.to(masked.dtype.element_ty), mask=added)
         sums += gradient
         products += gradient * apart
     at = part * channels + column
@@ -266,10 +270,11 @@ def gradient_whole(  # type: ignore[no-untyped-def]
     offset = tl.load(bias + column, mask=kept, other=0.0).to(tl.float32)[None, :]
     gradient = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean
-    seen = tl.load(y + at, mask=inside & (adds > 0), other=0.0).to(tl.float32)
+    added = (row < rows * adds)[:, None] & kept[None, :]
+    seen = tl.load(y + at, mask=added, other=0.0).to(tl.float32)
     z = tl.where(adds > 0, seen, apart * scale[None, :] + offset)
     gradient = tl.where((z <= low) | (z >= high), 0.0, gradient)
-    tl.store(masked + at, gradient.to(masked.dtype.element_ty), mask=inside & (adds > 0))
+    tl.store(masked + at, gradient.to(masked.dtype.element_ty), mask=added)
     sums = tl.sum(gradient, 0)
     products = tl.sum(gradient * apart, 0) * inverse
     tl.store(found + column, products, mask=kept)
