@@ -3,7 +3,7 @@
     python benchmarks/kernel_times.py resnet18 [--most 30]
 
 The networks and their settings are those of `backbones.py`. Measured 2026-11-18 on one NVIDIA H200, torch
-2.11.0, resnet18: a step takes 1.3 ms, of which 0.65 ms are convolutions, 0.30 batch norms and 0.12 the update.
+2.11.0, resnet18: a step takes 1.3 ms: 0.65 ms for convolutions, 0.30 for batch norms, 0.12 for the update.
 """
 
 from __future__ import annotations

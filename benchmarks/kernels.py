@@ -11,8 +11,8 @@ step, of a step with half the images, and of a pass without gradients. Triton's 
 beginning, so the first network compiles the kernels. `--keep-cache` uses the cache of the user instead.
 
 Measured 2026-11-18 on one NVIDIA H200, torch 2.11.0, Triton 3.6.0 (`--case layers`): batch norms take 33 to
-80% of the time of torch's layers, and depthwise convolutions 91 to 135%. docs/development/performance-diary.md
-has the table.
+80% of the time of torch's layers, and depthwise convolutions 91 to 135%. The table is in
+docs/development/performance-diary.md.
 """
 
 from __future__ import annotations

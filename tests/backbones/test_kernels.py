@@ -30,6 +30,7 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 interpreted = os.environ.get("TRITON_INTERPRET") == "1" and triton is not None
 pytestmark = pytest.mark.skipif(not (usable(DEVICE) if CUDA else interpreted), reason="needs Triton")
 
+
 @pytest.fixture(autouse=True)
 def loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter of Triton 3.6 converts arrays of one element to numbers, which numpy 2.4 refuses."""
