@@ -118,7 +118,7 @@ def test_networks_can_be_traced(build: Callable[[], nn.Module]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(triton is None or CUDA, reason="needs Triton, and no CUDA")
 def test_the_kernels_in_tritons_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).with_name("test_kernels.py"))]
+    command = [sys.executable, "-m", "pytest", str(Path(__file__).with_name("test_kernels.py"))]
     done = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
     )
