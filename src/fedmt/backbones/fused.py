@@ -56,9 +56,8 @@ def normalize(
                 _remember(norm, found, x.numel() // x.shape[1])
             return y
         mean, variance = norm.running_mean, norm.running_var
-        known = not norm.training and not torch.is_grad_enabled() and mean is not None
-        if known and variance is not None and _trusted("normalizing", x):
-            assert mean is not None
+        plain = norm.training or torch.is_grad_enabled()  # known statistics have no gradients here
+        if not plain and mean is not None and variance is not None and _trusted("normalizing", x):
             return normalized_by(mean, variance, x, residual, norm.weight, norm.bias, norm.eps, bounds)
     out: Tensor = norm(x)
     if residual is not None:
