@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py --case check            errors against float64, in seconds
     python benchmarks/kernels.py --case layers           single layers, in microseconds
+    python benchmarks/kernels.py --case stems            first layers of networks, in microseconds
     python benchmarks/kernels.py --case resnet18 ...     training steps of networks
 
 A step is forward, backward and the copies of the gradients (`FlatModel.take`) in bfloat16 on random images,
@@ -59,6 +60,10 @@ NORMS = [(100, 64, 16, 16), (100, 128, 8, 8), (100, 256, 4, 4), (100, 512, 2, 2)
 NORMS += [(500, 64, 32, 32), (32, 256, 56, 56), (32, 2048, 7, 7), (100, 96, 64, 64), (100, 144, 32, 32)]
 NORMS += [(100, 960, 4, 4)]
 DEPTHWISE = [((100, 32, 64, 64), 1), ((100, 96, 64, 64), 2), ((100, 144, 32, 32), 1), ((100, 384, 8, 8), 1)]
+
+STEMS = [((100, 3, 32, 32), 64, 3, 1), ((500, 3, 32, 32), 64, 3, 1), ((100, 3, 32, 32), 64, 7, 2)]
+STEMS += [((100, 3, 128, 128), 32, 3, 2), ((100, 3, 128, 128), 64, 7, 2), ((32, 3, 224, 224), 64, 7, 2)]
+"""The images, the output channels, the size of the filter and the stride."""
 
 
 def seconds(replay: Callable[[], None], least: float = 0.3) -> float:
@@ -260,6 +265,26 @@ def layers() -> None:
         report(f"depthwise {shape} stride {stride}", step, x, 3 + 3 / stride**2)
 
 
+def stems() -> None:
+    """The first convolutions of networks, which need no gradient of the images. As in training, the images
+    are in float32, and torch has to round them first."""
+    for shape, outputs, size, stride in STEMS:
+        conv = nn.Conv2d(shape[1], outputs, size, stride, size // 2, bias=False).cuda().bfloat16()
+        conv = conv.to(memory_format=LAST)  # type: ignore[call-overload]
+        x = torch.randn(shape, device="cuda").contiguous(memory_format=LAST)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            dy = torch.randn_like(fused.convolve(conv, x)).detach()
+
+        def step(conv: Any = conv, x: Tensor = x, dy: Tensor = dy) -> None:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                y = fused.convolve(conv, x)
+            torch.autograd.grad(y, conv.weight, dy)
+
+        # Forward reads x, which has 4 bytes per number, and writes y; backward reads x and dy.
+        passes = 2 * (dy.numel() + 2 * x.numel()) / x.numel()
+        report(f"stem {shape} to {outputs}, {size}x{size} stride {stride}", step, x, passes)
+
+
 def images(shape: tuple[int, ...]) -> Tensor:
     return torch.randn(shape, device="cuda").to(torch.bfloat16, memory_format=LAST).requires_grad_()
 
@@ -276,7 +301,7 @@ def report(name: str, step: Callable[[], None], x: Tensor, passes: float) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    every = ["check", "layers", *CASES]
+    every = ["check", "layers", "stems", *CASES]
     parser.add_argument("--case", nargs="+", choices=every, default=every)
     parser.add_argument("--keep-cache", action="store_true")
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
@@ -296,7 +321,7 @@ def main() -> None:
             if case in CASES:
                 networks(case, environment)
             else:
-                {"check": check, "layers": layers}[case]()
+                {"check": check, "layers": layers, "stems": stems}[case]()
             print(f"    ({time.perf_counter() - begin:.0f} s)", flush=True)
 
 

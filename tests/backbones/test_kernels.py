@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmt.backbones import fused
-from fedmt.backbones.kernels import checking, depthwise, normalizing, pooling
+from fedmt.backbones.kernels import checking, depthwise, normalizing, pooling, stem
 from fedmt.backbones.kernels.pointwise import pointwise
 from fedmt.backbones.mobilenet import InvertedResidual
 from fedmt.backbones.resnet import BasicBlock, Bottleneck
 from fedmt.backbones.resnet9 import Shrink
 from fedmt.core import static_bn
-from fedmt.core.kernels import triton, usable
+from fedmt.core.kernels import tl, triton, usable
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -44,6 +44,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> None:
             scope.set_attr(tensor, "__index__", lambda own: own.handle.data.item())
 
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+        monkeypatch.setattr(stem, "KIND", tl.float32)  # it cannot multiply numbers in bfloat16
 
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], normalizing.Bounds]] = {
@@ -219,6 +220,81 @@ def test_1x1_convolutions(layout: torch.memory_format) -> None:
     assert own.grad is not None and own.grad.stride() == own.stride()
 
 
+STEMS = {
+    "3x3": (3, 1, (3, 64, 8, 6)),
+    "3x3, stride 2": (3, 2, (3, 32, 9, 7)),
+    "7x7, stride 2": (7, 2, (3, 64, 9, 11)),
+    "7x7, wider than a tile": (7, 1, (3, 24, 3, 131)),
+    "one channel": (3, 1, (1, 16, 5, 5)),
+    "four channels, two tiles": (7, 2, (4, 70, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["plain", "last"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", list(STEMS))
+def test_first_convolutions(name: str, kind: torch.dtype, layout: torch.memory_format) -> None:
+    """For images of either type. The gradient of the weight has the weight's strides, as with 1x1."""
+    size, stride, (inputs, outputs, height, width) = STEMS[name]
+    x = normal(3, inputs, height, width, seed=1).to(kind)
+    weight = normal(outputs, inputs, size, size, seed=2).contiguous(memory_format=layout)
+    rounded = x.bfloat16().double()
+
+    def plain(weight: Tensor) -> Tensor:
+        return F.conv2d(rounded, weight, stride=stride, padding=size // 2)
+
+    def own(weight: Tensor) -> Tensor:
+        return stem.stem(x.to(DEVICE), weight, stride)
+
+    compare(plain, own, normal(*plain(weight).shape, seed=3), weight, kind=torch.bfloat16)
+    given = weight.bfloat16().to(DEVICE).requires_grad_()
+    y = own(given)
+    assert y.dtype == torch.bfloat16 and y.is_contiguous(memory_format=torch.channels_last)
+    (found,) = torch.autograd.grad(y.sum(), given)
+    assert found.stride() == given.stride()
+
+
+def test_gradients_of_first_filters_are_added_up_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stem, "MOST_PARTS", 3)
+    monkeypatch.setattr(stem, "PARTS", 2)
+    x = normal(7, 3, 20, 18, seed=1).bfloat16()
+    compare(
+        lambda w: F.conv2d(x.double(), w, padding=1),
+        lambda w: stem.stem(x.to(DEVICE), w, 1),
+        normal(7, 64, 20, 18, seed=3),
+        normal(64, 3, 3, 3, seed=2),
+        kind=torch.bfloat16,
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_when_a_first_convolution_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, and unless somebody wants the gradient of the images."""
+    used: list[str] = []
+    plain = fused.stem
+    monkeypatch.setattr(fused, "stem", lambda *given: (used.append("stem"), plain(*given))[1])
+    x = normal(2, 3, 6, 6).float().to(DEVICE)
+    conv = nn.Conv2d(3, 64, 3, padding=1, bias=False).to(DEVICE)
+    others = {
+        "bias": nn.Conv2d(3, 64, 3, padding=1),
+        "dilation": nn.Conv2d(3, 64, 3, padding=2, dilation=2, bias=False),
+        "no padding": nn.Conv2d(3, 64, 3, bias=False),
+        "reflected": nn.Conv2d(3, 64, 3, padding=1, padding_mode="reflect", bias=False),
+        "groups": nn.Conv2d(3, 63, 3, padding=1, groups=3, bias=False),
+    }
+    fused.convolve(conv, x)
+    assert not used  # in float32
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        found = fused.convolve(conv, x)
+        assert used == ["stem"]
+        torch.testing.assert_close(found, conv(x), rtol=0.02, atol=0.02)
+        for other in others.values():
+            fused.convolve(other.to(DEVICE), x)
+        fused.convolve(conv, x.clone().requires_grad_())
+        fused.convolve(conv, x.contiguous())
+    assert used == ["stem"]
+
+
 # -- layers that use them ---------------------------------------------------------------------------
 
 
@@ -305,6 +381,7 @@ def test_layers_that_do_more_are_called(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_check_before_the_first_use_passes(kind: torch.dtype) -> None:
     assert fused._right("normalizing", DEVICE, kind) and fused._right("depthwise", DEVICE, kind)
     assert fused._right("pooling", DEVICE, kind)
+    assert fused._right("stem", DEVICE, torch.bfloat16)
 
 
 def test_the_check_before_the_first_use_finds_wrong_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,6 +404,7 @@ def test_the_check_before_the_first_use_finds_wrong_kernels(monkeypatch: pytest.
         (normalizing, "backward", unmasked, "normalizing"),
         (depthwise, "filtered", reversed_, "depthwise"),
         (checking, "halved", lambda x: F.avg_pool2d(x, 2), "pooling"),
+        (checking, "stem", lambda x, w, s: F.conv2d(x, w.flip(3), stride=s, padding=3), "stem"),
     ):
         with monkeypatch.context() as patch, pytest.warns(UserWarning, match="do not work here"):
             patch.setattr(module, name, wrong)

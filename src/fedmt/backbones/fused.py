@@ -1,10 +1,10 @@
 """What the networks do between their convolutions, as few kernels if they train on a GPU.
 
 A batch norm, a residual sum and an activation are three layers that do little but pass over the memory.
-`normalize` performs them together, `convolve` performs the convolutions for which cuDNN starts slowly, and
-`pool` takes the maximum of 2 x 2 pixels. Elsewhere, and whenever there is any doubt, they call the layers as
-they are. The results are the same up to rounding, and the names of the weights do not change. There are no
-second derivatives.
+`normalize` performs them together, `convolve` performs the convolutions for which cuDNN is slow or starts
+slowly, and `pool` takes the maximum of 2 x 2 pixels. Elsewhere, and whenever there is any doubt, they call
+the layers as they are. The results are the same up to rounding, and the names of the weights do not change.
+There are no second derivatives.
 
 `fused.enabled = False` switches this off.
 """
@@ -31,12 +31,15 @@ from fedmt.backbones.kernels.normalizing import (
 )
 from fedmt.backbones.kernels.pointwise import pointwise
 from fedmt.backbones.kernels.pooling import halved
+from fedmt.backbones.kernels.stem import MOST_INPUTS, stem
 from fedmt.core.kernels import usable
 
 enabled = True
 """False: only torch's own layers are used."""
 
 _KNOWN = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.ReLU6, nn.MaxPool2d)
+
+_LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 _tested: dict[tuple[Family, torch.device, torch.dtype], bool] = {}
 """Which kernels were tested, and whether they were right."""
@@ -69,14 +72,19 @@ def convolve(conv: nn.Module, x: Tensor) -> Tensor:
     """conv(x)."""
     if isinstance(conv, nn.Conv2d) and _here(x) and _bare(conv):
         one, each = _is_pointwise(conv), _is_depthwise(conv)
+        first = _is_stem(conv) and not x.requires_grad
         fits = x.dim() == 4 and x.shape[1] == conv.in_channels and x.device == conv.weight.device
-        if (one or each) and fits and _is_table(x):
-            own, weight = _cast(x), _cast(conv.weight)
+        if (one or each or first) and fits and _is_table(x):
+            weight, kind = _cast(conv.weight), _kind(x)
             # In float32, cuDNN and matrix products have separate settings for their precision.
-            if one and own.dtype == weight.dtype == torch.bfloat16:
-                return pointwise(own, weight)
-            if each and own.dtype == weight.dtype and _trusted("depthwise", own):
-                return depthwise(own, weight, conv.stride[0])
+            half = kind == weight.dtype == torch.bfloat16
+            countable = x.numel() // x.shape[1] * len(weight) < LARGEST
+            if first and half and countable and _trusted("stem", weight):
+                return stem(x, weight, conv.stride[0])  # it rounds the images itself
+            if one and half:
+                return pointwise(_cast(x), weight)
+            if each and kind == weight.dtype and _trusted("depthwise", _cast(x)):
+                return depthwise(_cast(x), weight, conv.stride[0])
     return cast(Tensor, conv(x))
 
 
@@ -114,10 +122,15 @@ def _here(x: Tensor) -> bool:
     return not (torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack())
 
 
+def _kind(tensor: Tensor) -> torch.dtype:
+    """The type to which autocast casts the tensors of a convolution."""
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
 def _cast(tensor: Tensor) -> Tensor:
     """As autocast casts the tensors of a convolution."""
-    device = tensor.device.type
-    return tensor.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else tensor
+    return tensor.to(_kind(tensor))
 
 
 def _takes(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> bool:
@@ -164,6 +177,15 @@ def _is_depthwise(conv: nn.Conv2d) -> bool:
     fits = options == ((3, 3), (1, 1), (1, 1), "zeros") and conv.bias is None
     fits = fits and conv.groups == conv.in_channels == conv.out_channels and conv.stride in ((1, 1), (2, 2))
     return fits and conv.weight.stride() in ((9, 9, 3, 1), (9, 1, 3, 1))
+
+
+def _is_stem(conv: nn.Conv2d) -> bool:
+    """3x3 or 7x7, few input channels, and all filters in one piece of memory."""
+    size = conv.kernel_size[0]
+    options = (conv.kernel_size, conv.padding, conv.dilation, conv.padding_mode, conv.groups)
+    fits = size in (3, 7) and options == ((size,) * 2, (size // 2,) * 2, (1, 1), "zeros", 1)
+    fits = fits and conv.bias is None and conv.stride in ((1, 1), (2, 2)) and conv.in_channels <= MOST_INPUTS
+    return fits and any(conv.weight.is_contiguous(memory_format=m) for m in _LAYOUTS)
 
 
 def _is_table(x: Tensor) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
-from fedmt.backbones.fused import ConvNorm, normalize
+from fedmt.backbones.fused import ConvNorm, convolve, normalize
 from fedmt.inputs import Input
 
 
@@ -106,7 +106,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(normalize(self.bn1, self.conv1(x), self.relu))
+        x = self.maxpool(normalize(self.bn1, convolve(self.conv1, x), self.relu))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(self.avgpool(x).flatten(1))
         return logits

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedmt.backbones.base import Backbone
-from fedmt.backbones.fused import normalize, pool
+from fedmt.backbones.fused import convolve, normalize, pool
 from fedmt.backbones.resnet import BasicBlock
 
 SCALE = 0.125
@@ -51,7 +51,7 @@ class ResNet9(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = normalize(self.bn1, self.conv1(x), self.relu)
+        x = normalize(self.bn1, convolve(self.conv1, x), self.relu)
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.fc(SCALE * x.amax((2, 3)))
         return logits

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedmt.backbones.kernels.depthwise import depthwise
 from fedmt.backbones.kernels.normalizing import Bounds, normalized, normalized_by
 from fedmt.backbones.kernels.pooling import halved
+from fedmt.backbones.kernels.stem import stem
 
-Family = Literal["normalizing", "depthwise", "pooling"]
+Family = Literal["normalizing", "depthwise", "pooling", "stem"]
 
 TOLERATED = 0.02
 """Errors relative to the largest value. Rounding to bfloat16 changes a number by up to 0.004."""
@@ -30,7 +31,8 @@ Values = dict[str, Tensor]
 def errors(family: Family, device: torch.device, kind: torch.dtype) -> dict[str, float]:
     """The largest error of each result and gradient, relative to the largest value, against float64."""
     found = {}
-    cases = {"normalizing": _normalizing, "depthwise": _depthwise, "pooling": _pooling}[family]()
+    made = {"normalizing": _normalizing, "depthwise": _depthwise, "pooling": _pooling, "stem": _stem}
+    cases = made[family]()
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         for name, (values, plain, fused) in cases.items():
             exact = {k: v.to(kind if v.dim() == 4 else torch.float32).double() for k, v in values.items()}
@@ -99,6 +101,19 @@ def _pooling() -> dict[str, Case]:
     # Few different values, so that some pixels are equal.
     values = {"x": (2 * _waves((5, 40, 10, 6), 1)).round() / 2}
     return {"2 x 2": (values, lambda v: F.max_pool2d(v["x"], 2), lambda v: halved(v["x"]))}
+
+
+def _stem() -> dict[str, Case]:
+    image = _waves((5, 3, 9, 70), 1)  # it has no gradient
+
+    def plain(v: Mapping[str, Tensor]) -> Tensor:
+        return F.conv2d(image.to(torch.bfloat16).double(), v["weight"], stride=2, padding=3)
+
+    def fused(v: Mapping[str, Tensor]) -> Tensor:
+        return stem(image.to(v["weight"]), v["weight"], 2)
+
+    # One case, because each further one would have to be compiled first.
+    return {"7 x 7": ({"weight": _waves((64, 3, 7, 7), 2)}, plain, fused)}
 
 
 def _results(function: Callable[[Mapping[str, Tensor]], Tensor], values: Values) -> Values:
