@@ -26,9 +26,9 @@ SEEDS = {"main": {"n = 5": 3, "n = 25": 3}, "fitzpatrick": {"5 %": 3, "10 %": 3,
 """The number of seeds, for tables that ask for more than one."""
 
 EXPERIMENTS = (
-    "main", "estimators", "mhat", "noniid", "cifar100_ablation", "backbones", "scalability", "initialization",
-    "cifar100_strategies", "cifar100_participation", "thresholds", "lambda2", "readings", "fitzpatrick",
-    "baselines_search", "cifar100",
+    "main", "paper_network", "estimators", "mhat", "noniid", "cifar100_ablation", "backbones", "scalability",
+    "initialization", "cifar100_strategies", "cifar100_participation", "thresholds", "lambda2", "readings",
+    "fitzpatrick", "baselines_search", "cifar100",
 )  # fmt: skip
 
 

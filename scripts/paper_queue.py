@@ -49,33 +49,52 @@ def cells(row: str, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 QUEUE = (
-    # First the settings of the baselines, then the most important table, starting with the most labels.
+    # First the columns of the main table that no search concerns, then the settings of the baselines, and
+    # then their columns, starting with the ends of the table.
+    *(Wanted("main", cells(row, FEDMT)) for row in ("n = 25", "n = 5", "n = 15", "n = 10", "n = 20")),
     Wanted(
-        "baselines_search", tuple(f"{m}: {s}" for m in FEDERATED[:2] for s in ("the recipe", "weak views"))
+        "baselines_search",
+        (
+            *(f"{method}: the recipe" for method in FEDERATED),
+            *(f"{method}: rate 0.03" for method in FEDERATED),
+            "FedTrans: fine-tuning at 0.03",
+            "FedTrans: 300 epochs of fine-tuning",
+            "FedRep: 8 reference epochs",
+            "FedRep: 16 reference epochs",
+            "SemiFL: xi 0.8",
+            "SemiFL: xi 0.4",
+            "Single: ",
+        ),
     ),
-    Wanted("main", cells("n = 25", FEDERATED)),
-    Wanted("main", cells("n = 25", IMAGENET)),
-    Wanted("main", cells("n = 5", (*FEDERATED, *IMAGENET))),
-    Wanted("main", cells("n = 15", (*FEDMT, "SemiFL", "FedRep", "FedTrans", "Single"))),
-    Wanted("main", ("n = 10", "n = 20")),
-    Wanted("main", ("n = 15",)),
-    Wanted("main", ("n = 5", "n = 25"), (1, 2)),
-    Wanted("baselines_search"),
+    Wanted("main", cells("n = 25", ("Single", *FEDERATED))),
+    Wanted("main", cells("n = 5", ("Single", *FEDERATED))),
+    Wanted("main", cells("n = 15", ("Single", *FEDERATED))),
+    Wanted("main", (*cells("n = 10", ("Single", *FEDERATED)), *cells("n = 20", ("Single", *FEDERATED)))),
     Wanted("estimators", ("counting), IID", "Learnable, IID", "Average, IID")),
     Wanted("noniid", ("gamma 0.9", "gamma 0.1", "IID")),
+    Wanted("baselines_search", ("(ImageNet): rate",)),
+    Wanted("main", cells("n = 25", IMAGENET)),
+    Wanted("main", cells("n = 5", IMAGENET)),
+    Wanted("main", ("n = 5", "n = 25"), (1, 2)),
+    Wanted("main"),
     Wanted("estimators"),
     Wanted("mhat"),
     Wanted("cifar100_ablation"),
     Wanted("backbones", ("ResNet18, ImageNet", "MobileNetV2, ImageNet", "MobileNetV2, random")),
+    Wanted("backbones", ("ResNet9, random", "ResNet18, random")),
     Wanted("scalability", ("C = 80", "C = 40", "C = 20", "N_c = 2000", "N_c = 1000")),
+    Wanted("scalability"),
     Wanted("readings", cells("R^p on all, double softmax", ("FedMT (T)",))),
     Wanted("readings", cells("R^p on all", ("FedMT (T)",))),
     Wanted("readings", ("FedMT (T)",)),
     Wanted("cifar100_participation"),
     Wanted("cifar100_strategies"),
+    Wanted("baselines_search"),
     Wanted("fitzpatrick", (), (0, 1, 2)),
+    Wanted("initialization"),
     Wanted("lambda2"),
     Wanted("thresholds"),
+    Wanted("paper_network"),
     Wanted("backbones", ("ResNet50, random",)),
     Wanted("readings"),
 )
@@ -84,7 +103,7 @@ SECONDS_PER_IMAGE = 22e-6
 """Measured on one H200: FedMT's 150 rounds at n = 25 see 7.6 million images, each in two views, in 167 s."""
 START = 12.0
 """Seconds that a run takes outside its rounds: data, captured graphs, the last evaluation."""
-TIMES = {"resnet50": 5.0, "mobilenet_v2": 2.0}
+TIMES = {"resnet9": 1.0, "resnet50": 5.0, "mobilenet_v2": 2.0}
 """How much longer a run takes than with ResNet18, roughly."""
 
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
@@ -52,50 +51,55 @@ def test_a_cell_has_the_last_rounds_of_its_seeds(tables):
     for seed in range(3):
         lines = (paper_runs.EARLIER / f"e-n25-seed{seed}.jsonl").read_text().splitlines()
         found.append(100 * json.loads(lines[-1])["accuracy"]["fine"])
-    figure = tables.figure("main", "n = 25", "FedMT (E)", "accuracy.fine")
+    figure = tables.figure("paper_network", "n = 25", "FedMT (E)", "accuracy.fine")
     assert figure.seeds == 3 and figure.value == pytest.approx(sum(found) / 3)
     assert (
-        tables.cell("main", "n = 25", "FedMT (E)", "accuracy.fine")
+        tables.cell("paper_network", "n = 25", "FedMT (E)", "accuracy.fine")
         == "67.18 ± 0.15<br>*66.01 ± 0.13*<br>+1.17"
     )
 
 
 def test_what_the_page_says_in_words(tables):
     page = " ".join(paper_page.PAGE.read_text().split())
-    value, printed = tables.value, tables.printed
-    given, estimated = (
-        {n: value("main", n, c) - printed("main", n, c, "accuracy.fine")[0] for n in ("n = 5", "n = 25")}
-        for c in ("FedMT (T)", "FedMT (E)")
+    value, rows = tables.value, [row for row, column in tables.cells("main") if column == "FedMT (T)"]
+    given, estimated = ([value("main", row, f"FedMT ({x})") for row in rows] for x in "TE")
+    printed = [tables.printed("main", row, "FedMT (T)", "accuracy.fine")[0] for row in rows]
+    above = [ours - theirs for ours, theirs in zip(given, printed, strict=True)]
+    assert f"it is {-above[0]:.1f} points below at n = 5, and up to {max(above[1:]):.1f} above" in page
+    below = [t - e for t, e in zip(given, estimated, strict=True)]
+    assert f"{below[0]:.1f} points below it at n = 5, where the paper has {57.12 - 46.41:.1f}" in page
+    assert f"at most {max(below[1:]):.1f} below from n = 10 on" in page
+    few, many = (
+        {column: value("main", row, column) for row_, column in tables.cells("main") if row_ == row}
+        for row in ("n = 5", "n = 25")
     )
-    longer = paper_runs.read_earlier(paper_runs.EARLIER / "t-n5-260-rounds-seed0.toml").last("accuracy.fine")
-    assert f"{-given['n = 5']:.1f} points below after 150 rounds, and {longer - 57.12:.1f} above" in page
-    assert f"by {estimated['n = 5']:.1f} points, and by {estimated['n = 25']:.1f} at n = 25" in page
-    single, fedmt = (value("main", "n = 25", column) for column in ("Single", "FedMT (T)"))
-    assert f"is {single - 17.73:.0f} points above the paper's figure" in page
-    assert f"FedMT (T) is still {fedmt - single:.0f} points above it" in page
-    fedrep, coarse = (
-        [value(name, "n = 25", column, metric) for column in ("FedRep", "FedMT (T)")]
-        for name, metric in (("main", "accuracy.fine"), ("coarse", "accuracy.coarse"))
-    )
-    assert f"{fedrep[0]:.1f} at n = 25 from a random start, where the paper has 26.5" in page
-    assert f"{fedrep[1] - fedrep[0]:.1f} points above FedRep" in page
-    assert f"and {coarse[1] - coarse[0]:.1f} in the coarse classes" in page
-    found = {row: value("baselines_search", row, "held out") for row, _ in tables.cells("baselines_search")}
-    assert f"they gain {found['FedRep: the recipe'] - found['FedRep: weak views']:.1f} points" in page
+    fedmt = many["FedMT (T)"]
     assert (
-        f"0.6 gains {found['SemiFL: the recipe'] - found['SemiFL: xi 0.95, as in the paper']:.1f} points"
-        in page
+        f"{fedmt - many['FedRep']:.0f} points above FedRep, where the paper has {66.70 - 26.53:.0f}" in page
     )
-    assert f"{found['FedRep: the recipe'] - found['FedTrans: the recipe']:.1f} points below FedRep" in page
-    assert ("FedTrans was not run at full size yet" in page) == (value("main", "n = 25", "FedTrans") is None)
-    assert ("The runs with 0.6 were not made yet" in page) == (value("main", "n = 25", "SemiFL") is None)
-    given = [
-        run
-        for run in tables.runs.all
-        if (run.config.method["name"], run.config.method.get("xi"), run.rounds) == ("semifl", 0.95, 150)
-    ]
-    assert f"{mean(run.last('accuracy.fine') for run in given):.1f} at n = 25 (two seeds)" in page
-    assert f"Only {mean(run.last('confident_share') for run in given):.0f}% of the guesses" in page
+    assert (
+        f"{fedmt - many['SemiFL']:.0f} points above SemiFL, where the paper has {66.70 - 55.98:.0f}" in page
+    )
+    assert f"Single reaches {many['Single']:.1f}, where the paper has 17.7" in page
+    assert f"and {27.93 - few['SemiFL']:.1f} below the paper's figure" in page
+    assert 0.5 < few["SemiFL"] - few["Single"] < 1.5  # "one point above Single"
+    coarse = [value("coarse", "n = 5", column, "accuracy.coarse") for column in ("FedRep", "FedMT (E)")]
+    assert f"only {coarse[1] - coarse[0]:.1f} points below FedMT (E)" in page
+    found = {row: value("baselines_search", row, "held out") for row, _ in tables.cells("baselines_search")}
+    views = found["Single: the recipe"] - found["Single: weak views"]
+    epochs = found["FedRep: 8 reference epochs"] - found["FedRep: the recipe"]
+    assert f"gain {views:.0f} points over weak views in Single" in page
+    assert f"instead of four gain FedRep {epochs:.0f} points" in page
+    gains = [found[f"{m}: the recipe"] - found[f"{m}, ResNet18: the recipe"] for m in paper_queue.FEDERATED]
+    assert "ResNet9 gains FedRep {:.0f} points, FedTrans {:.0f} and SemiFL {:.0f} over".format(*gains) in page
+    assert found["SemiFL: xi 0.4"] - found["SemiFL: the recipe"] < 1  # "gains less than a point"
+    assert f"0.8 costs {found['SemiFL: the recipe'] - found['SemiFL: xi 0.8']:.0f} points" in page
+    assert ("**Not run yet**: FedTrans" in page) == (value("main", "n = 25", "FedTrans") is None)
+    (least,) = (run for run in tables.finished("main", "n = 5", "SemiFL"))
+    right = [v for v in least.series["pseudo_label_accuracy"] if v is not None]
+    assert max(right) < 0.5 and 0.3 < right[-1] < 0.37  # "fewer than half", "only a third in the last round"
+    (most,) = (run for run in tables.finished("main", "n = 25", "SemiFL"))
+    assert f"At n = 25, {most.last('pseudo_label_accuracy'):.0f}% are" in page
     assert f"{value('readings', 'as printed', 'FedMT (T)'):.1f} where the paper has 66.7" in page
 
 
@@ -114,7 +118,7 @@ def printed_cells():
 
 def place_in_the_paper(name: str, row: str, column: str, metric: str) -> tuple[str, str, str]:
     """The table, row and column in printed.json."""
-    if name == "main":
+    if name in ("main", "paper_network"):
         baseline = column in ("Single", "FedTrans", "FedRep")
         return "Table 6, random" if baseline else "Table 2", row, column.removesuffix(" (ImageNet)")
     if name == "initialization":
@@ -262,7 +266,7 @@ LEFT_OUT = {("backbones", "ResNet50, ImageNet"), ("cifar100", "n = 5")}
 def test_the_estimate_of_a_run_is_what_was_measured(tables):
     """Without the start, Single took 31 s and FedMT 167 s."""
     for column, measured in (("Single", 31), ("FedMT (T)", 167)):
-        config = tables.cells("main")["n = 25", column].runs[0].config
+        config = tables.cells("paper_network")["n = 25", column].runs[0].config
         assert paper_queue.estimated_seconds(config) - paper_queue.START == pytest.approx(measured, rel=0.15)
 
 
