@@ -193,7 +193,7 @@ def _correspondence(center: Member, method: Method) -> str:
     known = center.correspondence
     if center.space is None:
         return "-"
-    if known is not None and known.coarse == known.fine:
+    if center.labels_as_wanted:
         return "identity"
     estimated = isinstance(method, FedMT) and (known is None or method.correspondence == "estimated")
     kind = "unknown" if known is None else "known, " + ("partition" if known.is_partition else "overlapping")

@@ -27,6 +27,11 @@ class Member:
     correspondence: Correspondence | None = None
     size: int | None = None
 
+    @property
+    def labels_as_wanted(self) -> bool:
+        """Whether it labels in the wanted space, so that its correspondence is the identity."""
+        return self.correspondence is not None and self.correspondence.coarse == self.correspondence.fine
+
     def __post_init__(self) -> None:
         known, where = self.correspondence, f"Center '{self.name}'"
         if known is not None and self.space is None:

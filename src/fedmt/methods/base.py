@@ -217,7 +217,8 @@ class Method(Named, ABC):
             return None
         assert center.labels is not None
         tables = {"label": center.labels}
-        if self.training.logit_adjustment and space is None and not privately:
+        wanted = space is None or center.labels_as_wanted
+        if self.training.logit_adjustment and wanted and not privately:
             shares = class_shares(center.labels, len(center.space or ()))
             if not bool((shares == shares[0]).all()):
                 tables["log_prior"] = log_prior(shares)
