@@ -156,9 +156,8 @@ def test_centers_with_the_wanted_labels_and_with_none(make_federation, make_mode
     assert unlabelled["losses"]["projection"] == pytest.approx(0, abs=1e-6)
     assert identity["pseudo_label_accuracy"] == 1 and identity["confident_share"] == 1
     assert "correspondence_error" in other and "correspondence_error" not in identity
-    assert set(state.kept["center-3"]) == {"correspondence", "prior"} and set(state.kept["center-2"]) == {
-        "prior"
-    }
+    assert set(state.kept["center-3"]) == {"correspondence", "estimates", "prior"}
+    assert set(state.kept["center-2"]) == {"prior"}
 
 
 def test_a_center_without_a_known_correspondence_estimates_it(make_federation, make_model):

@@ -306,7 +306,7 @@ def test_every_known_one_gives_a_valid_matrix(
     for name, entry in ESTIMATORS.items():
         estimator = entry()
         assert estimator.name == name
-        found = estimator.estimate(Evidence(f, labels, coarse, 0.5, before, np.random.default_rng(seed), 3))
+        found = estimator.estimate(Evidence(f, labels, coarse, 0.5, before, np.random.default_rng(seed), 2))
         free = estimator.free_parameters(found.matrix)
         torch.testing.assert_close(estimator.matrix_of(free), found.matrix, rtol=1e-5, atol=1e-6)
         moved = (
@@ -320,11 +320,11 @@ def test_every_known_one_gives_a_valid_matrix(
 def test_what_is_trained_begins_near_uniform_and_is_then_what_is_remembered() -> None:
     learnable = ESTIMATORS["learnable"]()
     f, labels = torch.full((4, 3), 1 / 3), torch.zeros(4, dtype=torch.int64)
-    first = learnable.estimate(Evidence(f, labels, 2, 0.5, None, np.random.default_rng(0), 1)).matrix
-    again = learnable.estimate(Evidence(f, labels, 2, 0.5, None, np.random.default_rng(0), 1)).matrix
+    first = learnable.estimate(Evidence(f, labels, 2, 0.5, None, np.random.default_rng(0), 0)).matrix
+    again = learnable.estimate(Evidence(f, labels, 2, 0.5, None, np.random.default_rng(0), 0)).matrix
     assert torch.equal(first, again) and 0 < (first - 0.5).abs().max() < 0.2
     known = torch.tensor([[0.9, 0.2, 0.0], [0.1, 0.8, 1.0]])
-    found = learnable.estimate(Evidence(f, labels, 2, 0.5, known, np.random.default_rng(0), 1))
+    found = learnable.estimate(Evidence(f, labels, 2, 0.5, known, np.random.default_rng(0), 0))
     assert torch.equal(found.matrix, known) and found.filled is None
 
 
@@ -334,7 +334,7 @@ def test_a_frequent_label_does_not_attract_the_classes_of_rare_ones() -> None:
     classes, label_of = 6, torch.tensor([0, 1, 1, 2, 2, 2])
     truth = torch.from_numpy(np.where(rng.random(4000) < 0.9, 0, rng.integers(1, classes, 4000)))
     logits = 2.5 * F.one_hot(truth, classes) + torch.from_numpy(rng.normal(0, 1.6, (4000, classes)))
-    evidence = Evidence(logits.softmax(1), label_of[truth], 3, 0.95, None, rng, 1)
+    evidence = Evidence(logits.softmax(1), label_of[truth], 3, 0.95, None, rng, 0)
     joint = estimated_joint(evidence.probabilities, evidence.labels, 3)
     assert (joint.argmax(0) != label_of).sum() >= 3  # the result of only dividing the columns
     found = ESTIMATORS["em"]().estimate(evidence)
@@ -349,22 +349,22 @@ def test_equally_frequent_labels_change_nothing() -> None:
     torch.testing.assert_close(normalised(by_label(joint), torch.float64).matrix, joint / joint.sum(0))
 
 
-def test_the_estimate_is_the_mean_of_the_rounds_so_far_and_later_a_moving_mean() -> None:
+def test_the_estimate_is_the_mean_of_all_so_far_and_later_a_moving_mean() -> None:
     rng = np.random.default_rng(0)
     rounds = [torch.from_numpy(rng.dirichlet(np.ones(4), size=60)) for _ in range(30)]
     labels = torch.from_numpy(rng.integers(3, size=60))
 
-    def estimate(f: Tensor, before: Tensor | None, round: int) -> Tensor:
-        return ESTIMATORS["em"]().estimate(Evidence(f, labels, 3, 0.95, before, rng, round)).matrix
+    def estimate(f: Tensor, before: Tensor | None, earlier: int) -> Tensor:
+        return ESTIMATORS["em"]().estimate(Evidence(f, labels, 3, 0.95, before, rng, earlier)).matrix
 
-    each = [estimate(f, None, 1) for f in rounds]
+    each = [estimate(f, None, 0) for f in rounds]
     kept = None
-    for round, f in enumerate(rounds, 1):
-        before, kept = kept, estimate(f, kept, round)
-        if round <= 10:
-            torch.testing.assert_close(kept, torch.stack(each[:round]).mean(0))
+    for earlier, f in enumerate(rounds):
+        before, kept = kept, estimate(f, kept, earlier)
+        if earlier < 10:
+            torch.testing.assert_close(kept, torch.stack(each[: earlier + 1]).mean(0))
         else:
-            torch.testing.assert_close(kept, 0.9 * before + 0.1 * each[round - 1])
+            torch.testing.assert_close(kept, 0.9 * before + 0.1 * each[earlier])
 
 
 def test_guesses_that_are_wrong_for_one_round_do_not_move_a_class_to_another_label() -> None:
@@ -374,8 +374,8 @@ def test_guesses_that_are_wrong_for_one_round_do_not_move_a_class_to_another_lab
     wrong = right.clone()
     wrong[labels == 1] = torch.tensor([0.9, 0.05, 0.05], dtype=torch.float64)
     rng, em, kept = np.random.default_rng(0), ESTIMATORS["em"](), None
-    alone = em.estimate(Evidence(wrong, labels, 2, 0.95, None, rng, 1)).matrix
+    alone = em.estimate(Evidence(wrong, labels, 2, 0.95, None, rng, 0)).matrix
     assert alone[:, 0].argmax() == 1  # the guesses of that round alone
-    for round, guesses in enumerate([right, right, right, right, wrong], 1):
-        kept = em.estimate(Evidence(guesses, labels, 2, 0.95, kept, rng, round)).matrix
+    for earlier, guesses in enumerate([right, right, right, right, wrong]):
+        kept = em.estimate(Evidence(guesses, labels, 2, 0.95, kept, rng, earlier)).matrix
         assert kept[:, 0].argmax() == 0

@@ -225,6 +225,19 @@ def test_a_late_joiner_trains_with_the_mean_of_the_others(make_federation, play,
     assert not torch.allclose(plan.keep["correspondence"], expected)
 
 
+def test_a_center_that_missed_rounds_gives_its_estimates_equal_weights(make_federation, play):
+    """The weight of a new estimate follows from the number of the center's own estimates, not of rounds."""
+    federation = make_federation(departments=3, layers=2, samples=20, half=True)
+    training = replace(QUICK, participation=0.4)
+    method = Watched(training, VIEWS, xi=0.05, correspondence="estimated")
+    states, _ = play(federation, method, rounds=7, seed=3)
+    counts = {name: sum(center == name for _, center in method.plans) for name in SPACE}
+    assert len(set(counts.values())) > 1 and max(counts.values()) < 7
+    for name, count in counts.items():
+        if count:
+            assert int(states[-1].kept[name]["estimates"]) == count
+
+
 def test_a_center_with_a_given_matrix_learns_no_mean(make_federation, play):
     federation = make_federation(departments=3, layers=1, samples=20, half=True)
     first, *others = federation.centers
@@ -244,7 +257,7 @@ def test_without_averaging_nobody_hears_of_anothers_matrix(make_federation, play
     changed = replace(federation, centers=(replace(first, labels=first.labels.flip(0)), *others))
     different, _ = play(changed, method, rounds=1)
     for name in SPACE:
-        assert set(states[1].kept[name]) == {"correspondence", "prior"}
+        assert set(states[1].kept[name]) == {"correspondence", "estimates", "prior"}
         same = torch.equal(states[1].kept[name]["correspondence"], different[1].kept[name]["correspondence"])
         assert same is (name != "center-1")
 

@@ -23,8 +23,9 @@ class Evidence:
 
     probabilities: the received model's on the center's samples, [N, K]. labels: its own, int64 [N] in
         0..classes-1 (= J). threshold: xi, above which a pseudo-label is confident. before: the M-hat that it
-        remembers from the previous round, [J, K], if any. rng: the center's random numbers in this round.
-    round: the number of this round, from 1.
+        remembers from its last estimate, [J, K], if any. rng: the center's random numbers in this round.
+    estimates: the number of estimates that the center has made before. It is not the number of rounds,
+        because a center may miss some.
     prior: the frequencies of the wanted classes at the center, [K]. None means that an estimator that
         supports it estimates them with M (`fedmt.core.priors`).
     """
@@ -35,7 +36,7 @@ class Evidence:
     threshold: float
     before: Tensor | None
     rng: np.random.Generator
-    round: int
+    estimates: int
     prior: Tensor | None = None
 
 

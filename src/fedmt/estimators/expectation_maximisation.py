@@ -12,12 +12,13 @@ from fedmt.core.priors import estimated_joint, estimated_prior
 from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
 
 MEMORY = 10
-"""About how many rounds the mean in `ExpectationMaximisation` covers."""
+"""About how many estimates the mean in `ExpectationMaximisation` covers."""
 
 
 class ExpectationMaximisation(Estimator):
     """See `expectation_maximisation`. If the class frequencies are estimated too, M-hat is the mean of the
-    rounds so far, and after `MEMORY` rounds a moving mean. A column without evidence counts as 1/J in it.
+    center's estimates so far, and after `MEMORY` of them a moving mean. A column without evidence counts as
+    1/J in it.
 
     The guesses of one round are not enough: once M-hat assigns a class to a wrong label, the model unlearns
     the class, and the next estimates cannot correct it. In the mean, the other rounds outvote a single one.
@@ -34,7 +35,7 @@ class ExpectationMaximisation(Estimator):
         found = normalised(by_label(joint.double()), evidence.probabilities.dtype)
         matrix = found.matrix
         if evidence.before is not None:
-            matrix = evidence.before.lerp(matrix, 1 / min(evidence.round, MEMORY))
+            matrix = evidence.before.lerp(matrix, 1 / min(evidence.estimates + 1, MEMORY))
         prior = estimated_prior(evidence.probabilities, matrix, evidence.labels)
         return Estimate(matrix, found.filled, prior)
 

@@ -149,7 +149,7 @@ class FedMT(Method):
         self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
     ) -> CenterRound:
         """Procedure B up to the batches: pseudo-labels, S_fix, M-hat, S_mix."""
-        known = self._correspondence(center, predictions, kept, round, rng)
+        known = self._correspondence(center, predictions, kept, rng)
         labels, matrix, prior = known.labels, known.matrix, known.prior
         joint = matrix if prior is None else matrix * prior
         if self.pseudo_labels == "posterior":
@@ -277,9 +277,10 @@ class FedMT(Method):
         return torch.tensor(self._assumed or [1 / classes] * classes, dtype=torch.float64)
 
     def _uses_given(self, center: Member) -> bool:
-        known = center.correspondence
         # A center that labels in the wanted space needs no estimate: its labels are the wanted ones.
-        return known is not None and (self.correspondence == "given" or known.coarse == known.fine)
+        return center.correspondence is not None and (
+            self.correspondence == "given" or center.labels_as_wanted
+        )
 
     @cached_property
     def _assumed(self) -> list[float] | None:
@@ -289,7 +290,7 @@ class FedMT(Method):
         return list(self.prior.values())
 
     def _correspondence(
-        self, center: Center, predictions: Tensor, kept: Tensors, round: int, rng: np.random.Generator
+        self, center: Center, predictions: Tensor, kept: Tensors, rng: np.random.Generator
     ) -> Known:
         """The center's labels, its prior, and the matrix to train with: given, or estimated and smoothed."""
         prior = predictions.new_tensor(self._assumed) if self._assumed else None
@@ -301,7 +302,7 @@ class FedMT(Method):
             assert center.correspondence is not None
             known = Known(center.labels, center.correspondence.matrix.to(predictions), prior)
         else:
-            known = self._estimated(center, predictions, prior, kept, round, rng)
+            known = self._estimated(center, predictions, prior, kept, rng)
         if self.privacy is not None:
             return known  # an estimate would use all records; without one, all classes count equally
         if self.prior == "estimated" and known.prior is None:
@@ -318,7 +319,6 @@ class FedMT(Method):
         predictions: Tensor,
         prior: Tensor | None,
         kept: Tensors,
-        round: int,
         rng: np.random.Generator,
     ) -> Known:
         """The same for a center whose correspondence is estimated."""
@@ -331,13 +331,14 @@ class FedMT(Method):
             scores = align(guess, row, torch.zeros_like(center.labels))
         assumed = None if self.prior == "estimated" else torch.ones_like(predictions[0])
         before = kept["correspondence"].to(predictions) if "correspondence" in kept else None
-        evidence = Evidence(scores, center.labels, len(center.space), self.xi, before, rng, round, assumed)
+        earlier = int(kept["estimates"]) if "estimates" in kept else 0
+        evidence = Evidence(scores, center.labels, len(center.space), self.xi, before, rng, earlier, assumed)
         estimate = self._estimator.estimate(evidence)
         matrix = estimate.matrix
         facts = {} if estimate.filled is None else {"filled_columns": float(estimate.filled.sum())}
         if center.correspondence is not None:
             facts["correspondence_error"] = frobenius_error(matrix, center.correspondence.matrix)
-        keep = {"correspondence": matrix}
+        keep = {"correspondence": matrix, "estimates": torch.tensor(earlier + 1)}
         if self.average and "mean" in kept:
             matrix = kept["mean"].to(predictions)
         learned = matrix if self._estimator.trained else None
