@@ -12,6 +12,7 @@ import pytest
 
 from fedmt.commands import cli
 from fedmt.commands.running import baseline_folder
+from fedmt.config.dumping import dump_config
 from fedmt.config.variants import load_variant
 from fedmt.core.errors import FedmtError
 from fedmt.metrics import METRICS
@@ -163,3 +164,18 @@ def test_another_method_keeps_the_options_that_it_has(tmp_path):
     with pytest.raises(FedmtError, match=r"unknown key 'method.estimator'"):
         load_variant(path, ["method.estimator=counting"], "single")
     assert baseline_folder(Path("runs/a"), "my.module:Own") == Path("runs/a-my.module-Own")
+
+
+@pytest.mark.parametrize("method", ["single", "fedtrans"])
+def test_the_saved_config_of_a_run_has_the_same_baseline_as_the_original(tmp_path, method):
+    """A saved config spells out the defaults that follow from its method. The baseline has its own."""
+    path, saved = tmp_path / "federation.toml", tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    saved.write_text(dump_config(load_variant(path)[0]))
+    assert "smallest_reference_batch = 50" in saved.read_text()
+    configs = [load_variant(p, baseline=method)[0] for p in (path, saved)]
+    assert configs[0].training == configs[1].training
+    assert configs[1].training.smallest_reference_batch == (10 if method == "single" else 50)
+    # A value that is not the default was chosen.
+    chosen = load_variant(saved, ["training.smallest_reference_batch=25"], None, method)[0]
+    assert chosen.training.smallest_reference_batch == 25

@@ -1,7 +1,7 @@
 """Defaults that adapt to what a config trains. They apply to keys that neither the config nor its preset
 sets.
 
-The measurements are in docs/guides/rare-classes.md.
+docs/guides/rare-classes.md explains them, and docs/results/appendix/priors.md has the measurements.
 """
 
 from __future__ import annotations
@@ -30,11 +30,21 @@ PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
 
+ADAPTING = ("learning_rate", "reference_rate", "smallest_reference_batch", "batch_norm")
+"""The options of [training] that these defaults may set."""
+
+
 def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     """A config as nested dictionaries, with these defaults wherever it sets no value."""
-    model, training, method = (raw.get(table, {}) for table in ("model", "training", "method"))
-    if not all(isinstance(table, dict) for table in (model, training, method)):
-        return raw  # validation reports what is not a table
+    own, training = adapted_defaults(raw), raw.get("training", {})
+    return {**raw, "training": {**own, **training}} if own and isinstance(training, dict) else raw
+
+
+def adapted_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of [training] that follow from the rest of a config."""
+    model, method = (raw.get(table, {}) for table in ("model", "method"))
+    if not (isinstance(model, dict) and isinstance(method, dict)):
+        return {}  # validation reports what is not a table
     own: dict[str, Any] = dict(PRIVATE) if "privacy" in raw else {}
     if model.get("weights"):
         own |= PRETRAINED
@@ -45,7 +55,7 @@ def adapted(raw: dict[str, Any]) -> dict[str, Any]:
         own |= FEATURES_BY_METHOD.get(name, {})
     elif name not in METHODS or METHODS[name].schedule.centers_train:
         own |= STEADY
-    return {**raw, "training": {**own, **training}} if own else raw
+    return own
 
 
 def _has_features(raw: Mapping[str, Any], model: Mapping[str, Any]) -> bool:

@@ -6,11 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedmt.config.adapting import ADAPTING, adapted_defaults
 from fedmt.config.errors import Origin
 from fedmt.config.parsing import override, parse_config, read_config
 from fedmt.config.schema import NAMED, Config
 from fedmt.core.registry import option_names
 from fedmt.methods import METHODS
+from fedmt.methods.training import Training
 
 
 def load_variant(
@@ -35,7 +37,9 @@ def load_variant(
 
 def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
     """Changes the config's method. Options that the new method does not have, and tables it rejects, are left
-    out."""
+    out, and so are values that were the default for the former method, because the new one may have another.
+    The saved config of a run states every value, whether it was chosen or not.
+    """
     chosen = METHODS.find(name, asked)
     own = raw.get("method", {})
     if not isinstance(own, dict):
@@ -43,6 +47,10 @@ def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
     before = own.get("name", NAMED["method"][0])
     known = {"name", *option_names(chosen)}
     left = [f"method.{key}" for key in own if key not in known] if name != before else []
+    training = raw.get("training")
+    if name != before and isinstance(training, dict):
+        default = {k: getattr(Training, k) for k in ADAPTING} | adapted_defaults(raw)
+        raw["training"] = {k: v for k, v in training.items() if k not in ADAPTING or v != default[k]}
     raw["method"] = {key: value for key, value in own.items() if f"method.{key}" not in left} | {"name": name}
     if name != before and "aggregation" in raw and not chosen.schedule.centers_train:
         del raw["aggregation"]
