@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -277,6 +278,33 @@ def test_a_run_of_the_queue_becomes_a_raw_file(folder, tmp_path, capsys):
     (measured,) = paper_runs.Runs(tmp_path, None).all
     assert measured.finished and measured.last("accuracy.garment") is not None
     assert capsys.readouterr().out.startswith("methods: FedMT (E), seed 0: {'garment': ")
+
+
+@pytest.mark.slow
+def test_a_run_that_dies_is_tried_again_and_does_not_stop_the_others(tmp_path, capsys):
+    """A good one, one that dies the first time, and one that dies every time, two at a time."""
+    scripts = {
+        "good": "",
+        "once": "import os, pathlib\np = pathlib.Path(__file__ + '.died')\n"
+        "if not p.exists():\n    p.touch()\n    os._exit(3)\n",
+        "always": "import os\nos._exit(4)\n",
+        "last": "",
+    }
+    work = []
+    for name, text in scripts.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"{text}open(__file__ + '.made', 'a').write('x')\n")
+        work.append((name, (str(path),)))
+    paper_queue.side_by_side(runpy.run_path, work, 2)
+    made = {name for name in scripts if Path(tmp_path, f"{name}.py.made").exists()}
+    assert made == {"good", "once", "last"}
+    assert all(Path(tmp_path, f"{name}.py.made").read_text() == "x" for name in made)
+    said = capsys.readouterr().out.splitlines()
+    assert sorted(said) == [
+        "always: its process ended with status 4. It is left out.",
+        "always: its process ended with status 4. It is tried again.",
+        "once: its process ended with status 3. It is tried again.",
+    ]
 
 
 # -- claims --------------------------------------------------------------------------------------------
