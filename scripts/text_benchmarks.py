@@ -1,14 +1,15 @@
 """Converts the downloads of TREC and CLINC150 to the CSV files of experiments/trec.toml and clinc150.toml.
 
     python scripts/text_benchmarks.py trec DOWNLOADS data/trec
+    python scripts/text_benchmarks.py trec-parts DOWNLOADS data/trec
     python scripts/text_benchmarks.py clinc150 DOWNLOADS data/clinc150
 
 DOWNLOADS holds `train_5500.label` and `TREC_10.label` (https://cogcomp.seas.upenn.edu/Data/QA/QC), or
 `data_full.json` and `domains.json` (https://github.com/clinc/oos-eval). The JSON files may be gzipped. The
 new folder gets train.csv, validation.csv and test.csv with the columns text, fine and coarse. TREC has no
 validation part, so every tenth line of its training file is copied to validation.csv, and the others to
-fit.csv.
-Settings are chosen on validation.csv, never on the test file.
+fit.csv. `trec-parts` does this for each of the ten tenths: validation-0.csv and fit-0.csv, and so on.
+Settings are chosen on validation files, never on the test file.
 """
 
 from __future__ import annotations
@@ -34,9 +35,21 @@ def trec(folder: Path) -> dict[str, list[Row]]:
     # The training file repeats some questions, a few of them with a different label. The first one counts.
     first = {text: (text, fine, coarse) for text, fine, coarse in reversed(parts["train"])}
     parts["train"] = list(reversed(first.values()))
-    parts["validation"] = parts["train"][::10]
-    parts["fit"] = [row for number, row in enumerate(parts["train"]) if number % 10]
+    parts["validation"], parts["fit"] = _tenth(parts["train"], 0)
     return parts
+
+
+def trec_parts(folder: Path) -> dict[str, list[Row]]:
+    """Each tenth of the training file as validation, and the others to train on."""
+    rows, parts = trec(folder)["train"], {}
+    for number in range(10):
+        parts[f"validation-{number}"], parts[f"fit-{number}"] = _tenth(rows, number)
+    return parts
+
+
+def _tenth(rows: list[Row], number: int) -> tuple[list[Row], list[Row]]:
+    """Every tenth row from `number` on, and the others."""
+    return rows[number::10], [row for at, row in enumerate(rows) if at % 10 != number]
 
 
 def clinc150(folder: Path) -> dict[str, list[Row]]:
@@ -57,8 +70,11 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+READERS = {"trec": trec, "trec-parts": trec_parts, "clinc150": clinc150}
+
+
 def main(name: str, downloads: str, out: str) -> None:
-    parts = {"trec": trec, "clinc150": clinc150}[name](Path(downloads))
+    parts = READERS[name](Path(downloads))
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for part, rows in parts.items():
@@ -70,6 +86,6 @@ def main(name: str, downloads: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("trec", "clinc150"):
+    if len(sys.argv) != 4 or sys.argv[1] not in READERS:
         sys.exit(__doc__)
     main(*sys.argv[1:])

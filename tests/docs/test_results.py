@@ -315,6 +315,40 @@ def test_the_page_on_priors_says_what_was_stored_about_sharper_columns():
     assert len(shown) == len(stored["guesses"])
 
 
+def test_the_pages_say_what_was_stored_about_questions_in_ten_parts():
+    runs = json.loads((RESULTS / "data" / "priors" / "questions_in_ten_parts.json").read_text())["runs"]
+    page = (RESULTS / "appendix" / "priors.md").read_text()
+    found = {(r["setting"], r["federation"], r["seed"]): r for r in runs}
+    parts = [f"questions, part {number}" for number in range(10)]
+
+    def each(setting: str, metric: str, seeds: tuple[int, ...] = (0, 1)) -> list[float]:
+        """The mean over seeds for each part."""
+        return [mean(found[setting, part, seed][metric] for seed in seeds) for part in parts]
+
+    key = "balanced_accuracy"
+    for setting, cells in table(page, "ten_parts").items():
+        values, auroc, accuracy = (each(setting, metric) for metric in (key, "auroc", "accuracy"))
+        above = [100 * (one - other) for one, other in zip(values, each("Single", key), strict=True)]
+        half = 2.262 * stdev(above) / 10**0.5  # the t distribution with 9 degrees of freedom
+        difference = f"{mean(above):+.1f} ({mean(above) - half:+.1f} to {mean(above) + half:+.1f})"
+        assert cells == [
+            f"{100 * mean(values):.1f}",
+            "" if setting == "Single" else difference,
+            f"{mean(auroc):.3f}",
+            f"{100 * mean(accuracy):.1f}",
+        ]
+        if setting == "FedMT (E)":
+            low, high = mean(above) - half, mean(above) + half
+            said = f"{mean(above):.1f} points above Single (95% interval {low:+.1f} to {high:+.1f})"
+            assert said in " ".join((RESULTS / "suite.md").read_text().split())
+    places = ("thyroid, svi", "thyroid, svhc", "thyroid, other", "garments")
+    for setting, cells in table(page, "average").items():
+        others = [[r[key] for r in runs if (r["setting"], r["federation"]) == (setting, p)] for p in places]
+        assert [len(values) for values in others] == [3, 3, 3, 3]
+        shown = [mean(each(setting, key, (0,))), *map(mean, others)]
+        assert cells == [f"{100 * value:.1f}" for value in shown]
+
+
 def test_the_page_on_priors_says_what_was_stored_about_few_reference_images():
     runs = json.loads((RESULTS / "data" / "priors" / "scratch.json").read_text())["runs"]
     rows = table((RESULTS / "appendix" / "priors.md").read_text(), "scratch")
