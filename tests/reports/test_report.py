@@ -12,9 +12,10 @@ from fedmt.commands import cli
 from fedmt.commands.sweeps.results import read_finished
 from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
+from fedmt.data.sources.fashion_mnist import read_fashion_mnist
 from fedmt.methods import FedMT, Single, Training
 from fedmt.metrics import METRICS
-from fedmt.models import load
+from fedmt.models import Model, load
 from fedmt.reports.content import ReportedRun, content, render, word
 from fedmt.reports.report import Source, confident_mistakes, distinct, report
 from fedmt.reports.results import for_priors
@@ -326,6 +327,37 @@ def test_results_for_other_class_frequencies(tmp_path):
     for without in ({}, {"own": [0.5, 0.5], "reference": [0.5, 0.5]}):
         assert for_priors(replace(made, priors=without)) is None
     assert for_priors(None) is None
+
+
+@pytest.mark.parametrize("temperature", [None, 2.5, 0.4])
+def test_results_for_other_class_frequencies_are_those_of_the_predictor(tiny_run, tmp_path, temperature):
+    """The temperature comes before the prior, so it matters for the class that is chosen."""
+    model = load(tiny_run("fedmt"), "cpu")
+    wanted, count = model.description.wanted, len(model.classes())
+    part = read_fashion_mnist("test")
+    images, labels = part.images[:500], part.labels["garment"][:500]
+    plain = model.predict(images).numpy()
+    test = Predicted(wanted.name, labels.numpy(), plain.argmax(1), plain)
+    uneven = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
+    priors = {"own": [1 / count] * count, "centers": uneven}
+    made = Evaluation(1, {wanted.name: wanted.classes}, [], [test], priors=priors)
+    calibration = None if temperature is None else {"temperature": temperature}
+    used = Model(replace(model.description, calibration=calibration), model.state)
+    chosen = used.predict(images, prior=uneven).argmax(1)
+    (other,) = for_priors(made, temperature)["others"]
+    assert other["accuracy"] == pytest.approx((chosen == labels).double().mean().item(), abs=1e-5)
+    each = [(chosen[labels == k] == k).double().mean().item() for k in range(count)]
+    assert other["balanced_accuracy"] == pytest.approx(np.mean(each), abs=1e-5)
+    if temperature is not None:
+        assert other != for_priors(made)["others"][0]
+
+
+def test_the_page_has_results_for_other_class_frequencies_at_the_temperature(make_run, tmp_path):
+    folder = make_run(tmp_path / "hot", temperature=2.5)
+    made = read_evaluation(folder / "evaluation.npz")
+    report([folder], tmp_path / "page.html")
+    (run,) = page_data(tmp_path / "page.html")["runs"]
+    assert run["priors"] == for_priors(made, 2.5) != for_priors(made)
 
 
 def test_the_priors_of_a_run_are_in_its_evaluation(real, tmp_path):

@@ -62,11 +62,12 @@ ALIKE = 0.02
 """Total variation distance below which two priors are shown as one."""
 
 
-def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
+def for_priors(evaluation: Evaluation | None, temperature: float | None = None) -> dict[str, Any] | None:
     """What the model would reach in the wanted space with answers for other class frequencies than its own.
 
     Computed from the probabilities that the run saved, so no data is needed. None if no other frequencies are
     known.
+    temperature: the fitted one. A prediction applies it before the prior, and thus may choose another class.
     own: the words for the frequencies that all other results assume. others: the words and the metrics.
     """
     tests = [t for t in evaluation.tests if t.space == evaluation.wanted] if evaluation is not None else []
@@ -76,7 +77,8 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
     own = priors.pop("own")
     priors = {"uniform": torch.full_like(own, 1 / len(own)), **priors}
     apart = {name: float((prior - own).abs().sum() / 2) for name, prior in priors.items()}
-    probabilities = torch.cat([torch.from_numpy(t.probabilities.astype(np.float64)) for t in tests])
+    saved = np.concatenate([t.probabilities.astype(np.float64) for t in tests])
+    probabilities = torch.from_numpy(saved if temperature is None else at_temperature(saved, temperature))
     labels = torch.cat([torch.from_numpy(t.labels.astype(np.int64)) for t in tests])
     others = []
     for name in (n for n in PLACES if apart.get(n, 0) > ALIKE):
@@ -85,6 +87,13 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
         ).values()
         others.append({"prior": PLACES[name], **{m: short(found.get(m)) for m in CHOOSING}})
     return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
+
+
+def at_temperature(probabilities: Numbers, temperature: float) -> Numbers:
+    """softmax(z / T) [N, K] in float64, from the saved softmax(z): its power 1 / T, normalized."""
+    powers = np.clip(probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
+    found: Numbers = powers / powers.sum(1, keepdims=True)
+    return found
 
 
 CALIBRATION = ("ece", "log_loss", "brier_score")
@@ -112,8 +121,7 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
         **_calibration(test, test.probabilities),
     }
     if temperature is not None:
-        cooled = np.clip(test.probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
-        cooled /= cooled.sum(1, keepdims=True)
+        cooled = at_temperature(test.probabilities, temperature)
         after, before = (torch.from_numpy(p.astype(np.float64)) for p in (cooled, test.probabilities))
         change = differences([after], [before], labels, CALIBRATION)
         found["scaled"] = {
