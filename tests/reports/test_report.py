@@ -324,9 +324,21 @@ def test_results_for_other_class_frequencies(tmp_path):
     found = for_priors(as_trained)
     assert found["own"] == "as frequent as at the reference center"
     assert [o["prior"] for o in found["others"]] == ["equally frequent"]
-    for without in ({}, {"own": [0.5, 0.5], "reference": [0.5, 0.5]}):
-        assert for_priors(replace(made, priors=without)) is None
-    assert for_priors(None) is None
+    assert for_priors(replace(made, priors={})) is None and for_priors(None) is None
+
+
+def test_equal_frequencies_are_called_so_even_if_they_are_those_of_the_reference_center():
+    """The run stores float32, in which a tenth is not the tenth of float64."""
+    tenth = np.full((2, 10), 0.1)
+    test = Predicted("wanted", np.array([0, 1]), tenth.argmax(1), tenth)
+    stored = torch.full((10,), 0.1).tolist()
+    made = Evaluation(1, {"wanted": tuple("abcdefghij")}, [], [test], priors={"own": stored})
+    for priors in ({"own": stored, "reference": stored}, {"own": [0.1] * 10, "reference": stored}):
+        # There are no others, but which frequencies apply is said.
+        assert for_priors(replace(made, priors=priors)) == {"own": "equally frequent", "others": []}
+    nearly = [0.1 + 1e-4, 0.1 - 1e-4, *[0.1] * 8]
+    found = for_priors(replace(made, priors={"own": nearly, "reference": nearly}))
+    assert found == {"own": "as frequent as at the reference center", "others": []}
 
 
 @pytest.mark.parametrize("temperature", [None, 2.5, 0.4])

@@ -65,8 +65,8 @@ ALIKE = 0.02
 def for_priors(evaluation: Evaluation | None, temperature: float | None = None) -> dict[str, Any] | None:
     """What the model would reach in the wanted space with answers for other class frequencies than its own.
 
-    Computed from the probabilities that the run saved, so no data is needed. None if no other frequencies are
-    known.
+    Computed from the probabilities that the run saved, so no data is needed. None if it saved none in the
+    wanted space, or an earlier version that did not record its frequencies.
     temperature: the fitted one. A prediction applies it before the prior, and thus may choose another class.
     own: the words for the frequencies that all other results assume. others: the words and the metrics.
     """
@@ -86,7 +86,10 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
             {"": Answers([answers_for(probabilities, priors[name], own)], labels)}, False
         ).values()
         others.append({"prior": PLACES[name], **{m: short(found.get(m)) for m in CHOOSING}})
-    return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
+    # Rounded, because the run's shares were computed in float32. The first of several is named: if the
+    # reference center's classes are equally frequent, it is more helpful to say this.
+    nearest = min((n for n in PLACES if n in apart), key=lambda n: round(apart[n], 6))
+    return {"own": PLACES[nearest], "others": others}
 
 
 def at_temperature(probabilities: Numbers, temperature: float) -> Numbers:
