@@ -210,6 +210,25 @@ def test_the_prior_travels_in_an_exported_model(tiny_run, tmp_path: Path, comman
     assert torch.equal(two.predictor()(images)[0], two.predict(images))  # this becomes the ONNX graph
 
 
+@pytest.mark.parametrize("name", ["fedrep", "fedtrans"])
+def test_an_export_says_where_its_prior_does_not_apply(tiny_run, tmp_path: Path, command, name: str) -> None:
+    path = tmp_path / "model.safetensors"
+    status, said, _ = command("export", tiny_run(name), "--safetensors", path, "--prior", "reference")
+    assert status == 0 and "in 'garment' are for classes as frequent as at the reference center." in said
+    assert "Those in 'department', 'layer' are from separate heads, to which this does not apply." in said
+    assert json.loads((tmp_path / "model.card.json").read_text())["prior"]["label_spaces"] == ["garment"]
+
+
+def test_the_step_after_an_export_has_its_prior(tiny_run, tmp_path: Path, command, monkeypatch) -> None:
+    """A run folder does not know it, and an exported file does."""
+    monkeypatch.setattr("fedmt.models.export.onnx.export_onnx", lambda model, path: None)
+    folder, onnx, file = tiny_run("fedmt"), tmp_path / "model.onnx", tmp_path / "model.safetensors"
+    _, said, _ = command("export", folder, "--onnx", onnx, "--prior", "reference")
+    assert said.endswith(f"Next: fedmt predict {folder} SAMPLES --prior reference\n")
+    _, said, _ = command("export", folder, "--onnx", onnx, "--safetensors", file, "--prior", "reference")
+    assert said.endswith(f"Next: fedmt predict {file} SAMPLES\n")
+
+
 def test_predict_for_a_prior_on_the_command_line(tiny_run, tmp_path: Path, command, images) -> None:
     folder = tiny_run("fedmt")
     from PIL import Image

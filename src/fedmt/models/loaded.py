@@ -85,12 +85,14 @@ class Model:
         return float(calibration["temperature"]) if calibration else None
 
     def calibrated(self, space: str | None = None) -> bool:
-        """Whether the temperature applies in a space: in the wanted one, and in those projected from it."""
-        predictor = self.predictor()
-        wanted = self.spaces[0]
-        return self.temperature is not None and (
-            space in (None, wanted) or self._known(space) not in predictor.parts
-        )
+        """Whether the temperature applies in a space."""
+        return self.temperature is not None and self.from_wanted(space)
+
+    def from_wanted(self, space: str | None = None) -> bool:
+        """Whether the answers in a space are those in the wanted one or are projected from them, so that the
+        temperature and the prior apply. They do not apply to a space with its own head."""
+        known = self._known(space)
+        return known == self.spaces[0] or known not in self.predictor().parts
 
     def classes(self, space: str | None = None) -> tuple[str, ...]:
         """The class names of a space, by default of the wanted one, in the order of the probabilities."""
@@ -175,7 +177,7 @@ class Model:
 
     def check_prior(self, space: str) -> None:
         """Raises an error unless the prior of the wanted classes matters in `space`."""
-        if space != self.spaces[0] and space in self.predictor().parts:
+        if not self.from_wanted(space):
             raise FedmtError(
                 f"prior: '{space}' has its own head, which a prior of '{self.spaces[0]}' does not change. "
                 f"Leave out the prior, or predict in '{self.spaces[0]}'."
