@@ -1,12 +1,14 @@
 """Predictions are adjusted to the class frequencies that the user names."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fedmt
 from fedmt import FedmtError
@@ -210,6 +212,32 @@ def test_the_prior_travels_in_an_exported_model(tiny_run, tmp_path: Path, comman
     assert torch.equal(two.predictor()(images)[0], two.predict(images))  # this becomes the ONNX graph
 
 
+@pytest.mark.parametrize(
+    ("adjusted", "words"),
+    [(True, "equally frequent classes"), (False, "classes as frequent as at the reference center")],
+)
+def test_predict_and_export_say_which_prior_applies_by_default(
+    tiny_run, tmp_path: Path, command, images, adjusted: bool, words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run("fedmt"), folder)
+    raw = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**raw, "adjusted": adjusted}))
+    Image.fromarray(images[0, 0].numpy()).save(tmp_path / "one.png")
+    _, _, said = command("predict", folder, tmp_path / "one.png")
+    assert f"Note: the probabilities are for {words}.\n" in said
+    _, _, said = command("predict", folder, tmp_path / "one.png", "--space", "layer")
+    assert f"Note: the probabilities follow from those in 'garment' for {words}.\n" in said
+    _, said, _ = command("export", folder, "--safetensors", tmp_path / "model.safetensors")
+    assert f"The exported model's probabilities are for {words}.\n" in said
+
+
+def test_predict_says_no_prior_for_a_head_of_its_own(tiny_run, tmp_path: Path, command, images) -> None:
+    Image.fromarray(images[0, 0].numpy()).save(tmp_path / "one.png")
+    _, _, said = command("predict", tiny_run("fedrep"), tmp_path / "one.png", "--space", "layer")
+    assert "not calibrated" in said and "probabilities are for" not in said and "follow from" not in said
+
+
 @pytest.mark.parametrize("name", ["fedrep", "fedtrans"])
 def test_an_export_says_where_its_prior_does_not_apply(tiny_run, tmp_path: Path, command, name: str) -> None:
     path = tmp_path / "model.safetensors"
@@ -231,8 +259,6 @@ def test_the_step_after_an_export_has_its_prior(tiny_run, tmp_path: Path, comman
 
 def test_predict_for_a_prior_on_the_command_line(tiny_run, tmp_path: Path, command, images) -> None:
     folder = tiny_run("fedmt")
-    from PIL import Image
-
     Image.fromarray(images[0, 0].numpy()).save(tmp_path / "one.png")
     shares = tmp_path / "shares.csv"
     shares.write_text(
