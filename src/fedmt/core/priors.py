@@ -35,6 +35,8 @@ def class_shares(labels: Tensor, classes: int, pseudo_count: float = 1.0) -> Ten
     class.
 
     A class without samples therefore has a finite logarithm, and equal counts give exactly equal shares.
+    Training at the reference center shifts the logits by these shares, and the predictions for its class
+    frequencies shift them by the same. So they are exactly the answers that the training fitted.
 
     >>> class_shares(torch.tensor([0, 0, 1]), 2, pseudo_count=0.5)
     tensor([0.6250, 0.3750])

@@ -148,9 +148,10 @@ class Model:
         images: the same as `samples`, for earlier code.
         center: use this center's own matrix or head, if `space` has one for each center. By default, all of
         them count equally.
-        prior: how frequent the wanted classes will be: 'uniform'; as at the 'reference' center or at the
-            'centers', where that is known (`priors`); a file of classes and shares; shares by class; or an
-            array of shares, in the order of the classes. By default, the prior that the model was trained for
+        prior: how frequent the wanted classes will be: 'uniform'; as at the 'reference' center (among the
+            samples that it trained on, plus one of each class) or at the 'centers' (as they estimate), where
+            that is known (`priors`); a file of classes and shares; shares by class; or an array of shares, in
+            the order of the classes. By default, the prior that the model was trained for
             (`prior`): equally frequent classes, unless training.logit_adjustment was off.
         """
         samples = images if samples is None else samples

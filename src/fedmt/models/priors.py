@@ -1,6 +1,7 @@
 """The prior of predictions, as a user specifies it: the expected frequencies of the wanted classes.
 
-`uniform`: all are equally frequent. `reference`, `centers`: as frequent as there. Or the user's own shares,
+`uniform`: all are equally frequent. `reference`: as frequent as among the samples that the reference center
+trained on, plus one of each class. `centers`: as frequent as the centers estimate. Or the user's own shares,
 as a table in a file, a mapping or an array (docs/guides/rare-classes.md).
 """
 
