@@ -15,6 +15,7 @@ from fedmt import FedmtError
 from fedmt.engines.state import State
 from fedmt.models.description import Description
 from fedmt.models.export.onnx import metadata
+from fedmt.models.export.safetensors import export_safetensors
 
 SKEWED = torch.tensor([0.46] + [0.06] * 9)
 
@@ -111,6 +112,40 @@ def test_the_centers_prior_is_the_mean_of_their_estimates_by_size(model, images)
     assert shares(unknown, sent)[:3] == [0.125, 0.25, 0.625]
     del kept[members[0].name]
     assert shares(roster, kept)[1:3] == pytest.approx([2 / 7, 5 / 7], abs=1e-6)
+
+
+def estimated_by(model: fedmt.Model, count: int, of: int = 3) -> fedmt.Model:
+    """The same model, if `count` of `of` centers have an estimate that is known here."""
+    members = model.description.roster.members[:of]
+    kept = {m.name: {"prior": SKEWED.roll(i)} for i, m in enumerate(members[:count])}
+    about = replace(model.description, roster=replace(model.description.roster, members=members))
+    return fedmt.Model(about, State(model.round, model.state.weights, {}, kept))
+
+
+def test_a_mean_of_some_centers_says_so_and_travels_with_it(model, tmp_path: Path, images) -> None:
+    assert len(model.description.roster.members) == 3
+    words = {n: estimated_by(model, n).answering_for("centers").prior.words for n in (2, 3)}
+    assert words[3] == "classes as frequent as at the centers"
+    assert words[2] == "classes as frequent as at the centers (the mean of 2 of 3 centers)"
+    path = tmp_path / "model.safetensors"
+    card = export_safetensors(estimated_by(model, 2), tmp_path, path)
+    again = fedmt.load(path, "cpu")
+    assert again.prior.name == "uniform" and again.answering_for("centers").prior.words == words[2]
+    export_safetensors(estimated_by(model, 2).answering_for("centers"), tmp_path, path)
+    assert fedmt.load(path, "cpu").prior.words == words[2]
+    assert json.loads(card.read_text())["prior"]["answers_for"] == words[2]
+
+
+def test_the_estimate_of_one_of_several_centers_is_not_called_theirs(model, tmp_path: Path, images) -> None:
+    """The exported file would contain exactly this estimate."""
+    alone, path = estimated_by(model, 1), tmp_path / "model.safetensors"
+    export_safetensors(alone, tmp_path, path)
+    for found in (alone, fedmt.load(path, "cpu")):
+        assert "centers" not in found.priors
+        with pytest.raises(FedmtError, match="estimate of only 1 of 3 centers is known, and it is not used"):
+            found.predict(images, prior="centers")
+    only = estimated_by(model, 1, of=1)  # where there is one center, it is the centers
+    assert list(only.priors["centers"].values()) == pytest.approx(SKEWED.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,10 @@ def test_results_for_other_class_frequencies(tmp_path):
     (other,) = found["others"]
     assert found["own"] == "equally frequent" and other["prior"] == "as frequent as at the centers"
     assert other["accuracy"] == 0.75 and other["balanced_accuracy"] == 0.5
+    members = [Member(name, None, None, 9) for name in ("reference", "x", "y", "z")]
+    some = replace(made, members=members, center_priors={"x": [0.9, 0.1], "z": [0.7, 0.3]})
+    (other,) = for_priors(some)["others"]
+    assert other["prior"] == "as frequent as at the centers (the mean of 2 of 3 centers)"
     as_trained = replace(made, priors={"own": [0.8, 0.2], "reference": [0.8, 0.2]})
     found = for_priors(as_trained)
     assert found["own"] == "as frequent as at the reference center"

@@ -22,7 +22,7 @@ from fedmt.engines.state import State
 from fedmt.inputs import Input
 from fedmt.models.description import Description
 from fedmt.models.predictor import FROZEN, Predictor, assemble
-from fedmt.models.priors import Prior, Shares, by_class, chosen, uniform, why_unknown
+from fedmt.models.priors import Prior, by_class, chosen, uniform, why_unknown
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import existing_run
 
@@ -102,7 +102,7 @@ class Model:
     def priors(self) -> dict[str, dict[str, float]]:
         """The known class frequencies, by the names that `predict` accepts: shares by class."""
         wanted = self.description.wanted
-        known = {"uniform": uniform(len(wanted)), **self._priors}
+        known = {"uniform": uniform(len(wanted)), **{n: prior.shares for n, prior in self._priors.items()}}
         return {name: by_class(shares, wanted) for name, shares in known.items()}
 
     @property
@@ -190,12 +190,13 @@ class Model:
 
     def _chosen(self, prior: Any) -> Prior:
         about = self.description
-        found = chosen(prior, about.wanted, self._priors, why_unknown(about.method))
+        missing = why_unknown(about.method, about.known_estimates(self.state.kept))
+        found = chosen(prior, about.wanted, self._priors, missing)
         about.log_shift(found)  # raises an error if an earlier version wrote the model
         return found
 
     @cached_property
-    def _priors(self) -> dict[str, Shares]:
+    def _priors(self) -> dict[str, Prior]:
         return self.description.known_priors(self.state.kept)
 
     def check_center(self, space: str, center: str) -> None:

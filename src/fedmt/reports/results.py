@@ -13,6 +13,7 @@ from fedmt.core.priors import answers_for
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.comparing import differences
 from fedmt.metrics.measuring import Answers, recorded, values
+from fedmt.models.priors import of_some
 from fedmt.reports.macro import macro
 from fedmt.reports.scores import Numbers, confusion, reliability
 from fedmt.reports.thresholds import curves
@@ -75,6 +76,10 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
         return None
     priors = {k: torch.tensor(v, dtype=torch.float64) for k, v in evaluation.priors.items()}
     own = priors.pop("own")
+    # The reference center is a member too, but does not estimate. Nobody does if the method assumes a prior.
+    known = len(evaluation.center_priors)
+    some = of_some((known, len(evaluation.members) - 1)) if known else ""
+    places = {**PLACES, "centers": PLACES["centers"] + some}
     priors = {"uniform": torch.full_like(own, 1 / len(own)), **priors}
     apart = {name: float((prior - own).abs().sum() / 2) for name, prior in priors.items()}
     saved = np.concatenate([t.probabilities.astype(np.float64) for t in tests])
@@ -85,11 +90,11 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
         (found,) = values(
             {"": Answers([answers_for(probabilities, priors[name], own)], labels)}, False
         ).values()
-        others.append({"prior": PLACES[name], **{m: short(found.get(m)) for m in CHOOSING}})
+        others.append({"prior": places[name], **{m: short(found.get(m)) for m in CHOOSING}})
     # Rounded, because the run's shares were computed in float32. The first of several is named: if the
     # reference center's classes are equally frequent, it is more helpful to say this.
     nearest = min((n for n in PLACES if n in apart), key=lambda n: round(apart[n], 6))
-    return {"own": PLACES[nearest], "others": others}
+    return {"own": places[nearest], "others": others}
 
 
 def at_temperature(probabilities: Numbers, temperature: float) -> Numbers:
