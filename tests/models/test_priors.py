@@ -13,9 +13,11 @@ from PIL import Image
 import fedmt
 from fedmt import FedmtError
 from fedmt.engines.state import State
-from fedmt.models.description import Description
+from fedmt.methods import FedMT, Training
+from fedmt.models.description import Description, describe
 from fedmt.models.export.onnx import metadata
 from fedmt.models.export.safetensors import export_safetensors
+from fedmt.privacy import PrivacySpec
 
 SKEWED = torch.tensor([0.46] + [0.06] * 9)
 
@@ -152,7 +154,7 @@ def test_the_estimate_of_one_of_several_centers_is_not_called_theirs(model, tmp_
     ("options", "message"),
     [
         ({"prior": "ignored"}, "method.prior = 'ignored', so no center"),
-        ({"prior": "estimated"}, "center.toml has share_prior = true"),
+        ({"prior": "estimated"}, r"center.toml has share_prior = true, and those with \[privacy\] have none"),
     ],
 )
 def test_an_unknown_prior_says_why(model, images, options, message: str) -> None:
@@ -161,6 +163,19 @@ def test_an_unknown_prior_says_why(model, images, options, message: str) -> None
     with pytest.raises(FedmtError, match=message):
         without.predict(images, prior="centers")
     assert "centers" not in without.priors
+
+
+def test_with_privacy_it_is_not_for_want_of_sharing(make_federation, play, tmp_path: Path) -> None:
+    """A private center may not share its prior, so the error must not ask for it."""
+    training = Training(rounds=1, warmup_epochs=1, batch_norm="static-reference")
+    spec = PrivacySpec(epsilon=8, delta=1e-4)
+    federation, method = make_federation(samples=40), FedMT(training, xi=0.0, privacy=spec)
+    (*_, state), _ = play(federation, method)
+    about = describe(federation, method, "small_cnn", None)
+    model = fedmt.Model(Description.from_json(json.dumps(about.to_json()), "model.json"), state)
+    with pytest.raises(FedmtError, match=r"trained with \[privacy\], so no center estimated") as error:
+        model.predict(federation.tests[0].values[:2], prior="centers")
+    assert "share_prior" not in str(error.value)
 
 
 def test_an_assumed_prior_is_the_centers(model) -> None:

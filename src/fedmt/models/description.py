@@ -58,6 +58,7 @@ class Description:
         exported file the 'centers' too. Both are missing in files of earlier versions.
     prior: the default prior of its answers; None for the network's own.
     estimates: in an exported file, how many centers' estimates are in the mean 'centers'.
+    private: whether the centers trained with differential privacy; false in files of earlier versions.
     """
 
     roster: Roster
@@ -75,6 +76,7 @@ class Description:
     priors: Mapping[str, Shares] = field(default_factory=dict)
     prior: Prior | None = None
     estimates: int | None = None
+    private: bool = False
 
     @property
     def wanted(self) -> LabelSpace:
@@ -152,6 +154,7 @@ class Description:
             "priors": {name: list(shares) for name, shares in self.priors.items()},
             **({} if self.prior is None else {"prior": asdict(self.prior)}),
             **({} if self.estimates is None else {"estimates": self.estimates}),
+            **({"private": True} if self.private else {}),
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
@@ -242,6 +245,7 @@ class _File(BaseModel):
     priors: dict[str, Shares] = Field(default_factory=dict)
     prior: Prior | None = None
     estimates: int | None = None
+    private: bool = False
 
     def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
@@ -273,6 +277,7 @@ class _File(BaseModel):
             self.priors,
             self.prior,
             self.estimates,
+            self.private,
         )
 
 
@@ -307,6 +312,7 @@ def describe(
         frozen=frozen,
         adjusted=method.training.logit_adjustment,
         priors={"reference": tuple(federation.reference_prior.tolist())},
+        private=method.privacy is not None,
     )
 
 

@@ -190,7 +190,7 @@ class Model:
 
     def _chosen(self, prior: Any) -> Prior:
         about = self.description
-        missing = why_unknown(about.method, about.known_estimates(self.state.kept))
+        missing = why_unknown(about.method, about.known_estimates(self.state.kept), about.private)
         found = chosen(prior, about.wanted, self._priors, missing)
         about.log_shift(found)  # raises an error if an earlier version wrote the model
         return found

@@ -141,12 +141,17 @@ def by_class(shares: Sequence[float], wanted: LabelSpace) -> dict[str, float]:
     return {name: round(share, 6) for name, share in zip(wanted, shares, strict=True)}
 
 
-def why_unknown(method: Mapping[str, Any], estimates: tuple[int, int]) -> dict[str, str]:
+def why_unknown(method: Mapping[str, Any], estimates: tuple[int, int], private: bool) -> dict[str, str]:
     """For each unknown prior: why it is unknown, and what to do. method: its name and options. estimates: how
-    many centers' estimates are known here, of how many centers."""
+    many centers' estimates are known here, of how many centers. private: whether training was."""
     own = "Give the shares yourself, in a file with one for each class."
     known, centers = estimates
-    if method.get("prior") == "estimated" and known == 1 < centers:
+    if method.get("prior") == "estimated" and private:
+        why = (
+            "The model was trained with [privacy], so no center estimated its own: an estimate would be "
+            "computed from all of its records."
+        )
+    elif method.get("prior") == "estimated" and known == 1 < centers:
         why = (
             f"The estimate of only 1 of {centers:,} centers is known, and it is not used alone, because an "
             "exported model would reveal it. Over Flower, another center must set share_prior = true."
@@ -154,7 +159,8 @@ def why_unknown(method: Mapping[str, Any], estimates: tuple[int, int]) -> dict[s
     elif method.get("prior") == "estimated":
         why = (
             "No estimate of any center is available here. Centers on other machines keep theirs unless "
-            "their center.toml has share_prior = true, and before the first round there is none."
+            "their center.toml has share_prior = true, and those with [privacy] have none. Before the first "
+            "round there is none either."
         )
     elif method.get("prior") == "ignored":
         why = "The model was trained with method.prior = 'ignored', so no center estimated its own."
