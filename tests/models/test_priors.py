@@ -199,6 +199,8 @@ def test_an_assumed_prior_is_the_centers(model) -> None:
         ({"coat": 1.0}, "no share for"),
         ({"cape": 1.0}, "'cape' is not in label space 'garment'"),
         ({"coat": "much"}, "the share of 'coat' is 'much', expected a number"),
+        ({"coat": True}, "the share of 'coat' is True, expected a number from 0 to 1"),
+        ("", "'' is none of 'uniform', 'reference', 'centers', and there is no such file"),
         (object(), "an object of type object; expected 'uniform'"),
     ],
 )

@@ -17,6 +17,8 @@ once per round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,14 +112,15 @@ def _doubts(like: Tensor, doubt: float | None) -> Callable[[Tensor], Tensor]:
     return lambda q: fixed
 
 
-def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> dict[str, float]:
+def named_shares(given: Mapping[str, Any], space: LabelSpace, where: str) -> dict[str, float]:
     """Shares by class, in the order of the space, checked and summing to 1. where: prefix of the error
     messages."""
     shares: dict[str, float] = {}
     for name, value in given.items():
         label = space.classes[space.index(name, where)]
-        if not 0 <= value <= 1:
-            raise FedmtError(f"{where}: the share of '{label}' is {value}, expected a value from 0 to 1.")
+        number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
+        if not number or not 0 <= value <= 1:
+            raise FedmtError(f"{where}: the share of '{label}' is {value!r}, expected a number from 0 to 1.")
         shares[label] = float(value)
     missing = [c for c in space if c not in shares]
     if missing:
