@@ -152,7 +152,7 @@ def why_unknown(method: Mapping[str, Any], estimates: tuple[int, int], private: 
     elif method.get("prior") == "estimated" and known == 1 < centers:
         why = (
             f"The estimate of only 1 of {centers:,} centers is known, and it is not used alone, because an "
-            "exported model would reveal it. Over Flower, another center must set share_prior = true."
+            "exported model would reveal it. Over Flower, it takes a second center with share_prior = true."
         )
     elif method.get("prior") == "estimated":
         why = (
