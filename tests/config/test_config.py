@@ -275,6 +275,36 @@ def test_a_wrong_choice_of_correspondence_is_not_taken_for_a_matrix(error_of):
     assert "method.correspondence" in message and "'estimated'" in message and "CSV" not in message
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "method.prior",
+            '"unifrom"',
+            "input should be 'estimated', 'uniform' or 'ignored', or a table (got 'unifrom'). "
+            "Did you mean 'uniform'?",
+        ),
+        ("method.prior", "3", "input should be 'estimated', 'uniform' or 'ignored', or a table (got 3)."),
+        ("method.prior", "[1, 2]", "input should be 'estimated', 'uniform' or 'ignored', or a table."),
+        ("method.prior.coat", "true", "input should be a valid number (got True)."),
+        ("method.prior.coat", '"much"', "input should be a valid number (got 'much')."),
+        (
+            "training.batch_norm",
+            '"statc"',
+            "input should be 'static', 'static-reference' or 'running' (got 'statc'). Did you mean 'static'?",
+        ),
+        (
+            "model.head",
+            "3",
+            "input should be a valid boolean, unable to interpret input, or a valid string (got 3).",
+        ),
+    ],
+)
+def test_a_choice_that_is_none_is_told_in_one_line(error_of, key, value, said):
+    """Pydantic has one line for each alternative, and its own words for them."""
+    assert error_of(BENCHMARK, f"{key}={value}") == f"--set {key}: {key}: {said}"
+
+
 def test_the_paper_preset_spells_every_option_out():
     """Otherwise the preset would change whenever a default does."""
     import dataclasses

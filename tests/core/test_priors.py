@@ -136,6 +136,8 @@ def test_shares_of_labels():
         ({"a": 0.5, "b": 0.5}, "no share for 'c'"),
         ({"a": 0.5, "b": 0.3, "c": 0.1}, "sum to 0.9"),
         ({"a": 1.5, "b": -0.5, "c": 0.0}, "share of 'a' is 1.5"),
+        ({"a": True, "b": 0.0, "c": 0.0}, "share of 'a' is True, expected a number"),
+        ({"a": float("nan"), "b": 0.5, "c": 0.5}, "share of 'a' is nan, expected a number"),
         ({"a": 0.5, "b": 0.3, "d": 0.2}, "'d' is not in label space 'kind'"),
     ],
 )
@@ -145,7 +147,9 @@ def test_shares_that_are_none(given_shares, message):
 
 
 def test_named_shares_stand_in_the_order_of_the_classes():
-    found = named_shares({"c": 0.2, "a": 0.5, "b": 0.3}, LabelSpace("kind", ["a", "b", "c"]), "method.prior")
+    found = named_shares(
+        {"c": 0.2, "a": 0.5, "b": np.float32(0.3)}, LabelSpace("kind", ["a", "b", "c"]), "method.prior"
+    )
     assert list(found) == ["a", "b", "c"] and found["a"] == pytest.approx(0.5)
 
 

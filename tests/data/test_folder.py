@@ -148,7 +148,7 @@ def test_what_predict_passes_over_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(notes) == 1 and notes[0].startswith(f"{tmp_path}: 1 file of another kind")
     assert len(find_files([tmp_path, tmp_path / "b.nii"])) == 2
     model = SimpleNamespace(spaces=["s"], classes=lambda s: ["a"], calibrated=lambda s: True, finished=True)
-    model.input, model.description = Images((1, 8, 8)), SimpleNamespace(prior=None)
+    model.input, model.prior = Images((1, 8, 8)), None
     monkeypatch.setattr(predicting, "load", lambda run, device, allow: model)
     monkeypatch.setattr(predicting, "predict_files", lambda *_: iter([predicting.Row("a.png", [("a", 1.0)])]))
     said = io.StringIO()

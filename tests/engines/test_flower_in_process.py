@@ -836,23 +836,31 @@ def test_shared_by_choice(make, tmp_path) -> None:
         assert one[key] == two[key]
 
 
-def test_a_prior_leaves_its_center_by_choice_alone(make, tmp_path) -> None:
-    """It is not sent with M-hat either. The coordinator's model knows what was sent."""
+@pytest.mark.parametrize("willing", [(102,), (102, 103)])
+def test_a_prior_leaves_its_center_by_choice_alone(make, tmp_path, willing: tuple[int, ...]) -> None:
+    """It is not sent with M-hat either. The coordinator's model knows the mean of what was sent, but does not
+    show the estimate of a single center as that of all."""
     method = 'name = "fedmt"\nxi = 0.3\ncorrespondence = "estimated"'
     path, files = make(method=method, center="share_correspondence = true", rounds=1)
-    willing = files[102]
-    willing.write_text(willing.read_text() + "\nshare_prior = true")
+    for node in willing:
+        files[node].write_text(files[node].read_text() + "\nshare_prior = true")
     grid = InProcessGrid(files)
     coordinate(grid, load_config(path), tmp_path / "flower")
     sent = {
         node: set(wire.tensors_of(back, "shared")) for kind, node, _, back in grid.seen if kind == "train"
     }
-    assert sent.pop(102) == {"correspondence", "prior", "size"}
-    assert len(sent) == CENTERS - 1 and set().union(*sent.values()) == {"correspondence"}
-    kept = RunFolder(tmp_path / "flower").load().kept["center-2"]
+    assert all(sent.pop(node) == {"correspondence", "prior", "size"} for node in willing)
+    assert set().union(*sent.values()) == {"correspondence"}
+    state = RunFolder(tmp_path / "flower").load()
+    kept = [state.kept[f"center-{node - 100}"] for node in willing]
+    assert [int(own["size"]) for own in kept] == [20] * len(kept)
     model = fedmt.load(tmp_path / "flower", "cpu")
-    assert int(kept["size"]) == 20
-    assert list(model.priors["centers"].values()) == pytest.approx(kept["prior"].tolist(), abs=1e-6)
+    if len(willing) == 1:
+        assert "centers" not in model.priors
+        return
+    mean = torch.stack([own["prior"] for own in kept]).mean(0).tolist()
+    assert list(model.priors["centers"].values()) == pytest.approx(mean, abs=1e-6)
+    assert f"(the mean of {len(willing)} of {CENTERS} centers)" in model.answering_for("centers").prior.words
 
 
 def test_the_coordinator_takes_no_other_prior(make, tmp_path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
@@ -49,6 +50,18 @@ def test_the_reference_centers_labels_are_what_it_learns(make_federation, play):
     _, right = play(federation, Single(training, VIEWS), rounds=0)
     _, shifted = play(wrong, Single(training, VIEWS), rounds=0)
     assert right[0]["accuracy"]["garment"] > 0.4 > 0.2 > shifted[0]["accuracy"]["garment"]
+
+
+def test_the_reference_prior_is_what_training_shifts_the_logits_by(make_federation):
+    """One more sample of each class is counted, so that one without samples has a finite logarithm. This must
+    be the same in both, or predictions for the reference center's frequencies are not what it fitted."""
+    federation = make_federation(per_class=2, samples=20, half=True)
+    labels = federation.reference.labels.clamp_min(4)  # none of the first four classes
+    uneven = replace(federation, reference=replace(federation.reference, labels=labels))
+    prior = uneven.reference_prior
+    assert prior.tolist() == pytest.approx([1 / 30] * 4 + [11 / 30] + [3 / 30] * 5)
+    work = Single(QUICK, VIEWS).reference_work(uneven.reference, 1, np.random.default_rng(0))
+    assert torch.equal(work.tables["log_prior"], prior.log())
 
 
 def test_strong_and_mixed_views_of_plain_labels(make_federation):

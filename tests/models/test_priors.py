@@ -1,18 +1,23 @@
 """Predictions are adjusted to the class frequencies that the user names."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fedmt
 from fedmt import FedmtError
 from fedmt.engines.state import State
-from fedmt.models.description import Description
+from fedmt.methods import FedMT, Training
+from fedmt.models.description import Description, describe
 from fedmt.models.export.onnx import metadata
+from fedmt.models.export.safetensors import export_safetensors
+from fedmt.privacy import PrivacySpec
 
 SKEWED = torch.tensor([0.46] + [0.06] * 9)
 
@@ -111,11 +116,45 @@ def test_the_centers_prior_is_the_mean_of_their_estimates_by_size(model, images)
     assert shares(roster, kept)[1:3] == pytest.approx([2 / 7, 5 / 7], abs=1e-6)
 
 
+def estimated_by(model: fedmt.Model, count: int, of: int = 3) -> fedmt.Model:
+    """The same model, if `count` of `of` centers have an estimate that is known here."""
+    members = model.description.roster.members[:of]
+    kept = {m.name: {"prior": SKEWED.roll(i)} for i, m in enumerate(members[:count])}
+    about = replace(model.description, roster=replace(model.description.roster, members=members))
+    return fedmt.Model(about, State(model.round, model.state.weights, {}, kept))
+
+
+def test_a_mean_of_some_centers_says_so_and_travels_with_it(model, tmp_path: Path, images) -> None:
+    assert len(model.description.roster.members) == 3
+    words = {n: estimated_by(model, n).answering_for("centers").prior.words for n in (2, 3)}
+    assert words[3] == "classes as frequent as at the centers"
+    assert words[2] == "classes as frequent as at the centers (the mean of 2 of 3 centers)"
+    path = tmp_path / "model.safetensors"
+    card = export_safetensors(estimated_by(model, 2), tmp_path, path)
+    again = fedmt.load(path, "cpu")
+    assert again.prior.name == "uniform" and again.answering_for("centers").prior.words == words[2]
+    export_safetensors(estimated_by(model, 2).answering_for("centers"), tmp_path, path)
+    assert fedmt.load(path, "cpu").prior.words == words[2]
+    assert json.loads(card.read_text())["prior"]["answers_for"] == words[2]
+
+
+def test_the_estimate_of_one_of_several_centers_is_not_called_theirs(model, tmp_path: Path, images) -> None:
+    """The exported file would contain exactly this estimate."""
+    alone, path = estimated_by(model, 1), tmp_path / "model.safetensors"
+    export_safetensors(alone, tmp_path, path)
+    for found in (alone, fedmt.load(path, "cpu")):
+        assert "centers" not in found.priors
+        with pytest.raises(FedmtError, match="estimate of only 1 of 3 centers is known, and it is not used"):
+            found.predict(images, prior="centers")
+    only = estimated_by(model, 1, of=1)  # where there is one center, it is the centers
+    assert list(only.priors["centers"].values()) == pytest.approx(SKEWED.tolist(), abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"prior": "ignored"}, "method.prior = 'ignored', so no center"),
-        ({"prior": "estimated"}, "center.toml has share_prior = true"),
+        ({"prior": "estimated"}, r"center.toml has share_prior = true, and those with \[privacy\] have none"),
     ],
 )
 def test_an_unknown_prior_says_why(model, images, options, message: str) -> None:
@@ -124,6 +163,19 @@ def test_an_unknown_prior_says_why(model, images, options, message: str) -> None
     with pytest.raises(FedmtError, match=message):
         without.predict(images, prior="centers")
     assert "centers" not in without.priors
+
+
+def test_with_privacy_it_is_not_for_want_of_sharing(make_federation, play, tmp_path: Path) -> None:
+    """A private center may not share its prior, so the error must not ask for it."""
+    training = Training(rounds=1, warmup_epochs=1, batch_norm="static-reference")
+    spec = PrivacySpec(epsilon=8, delta=1e-4)
+    federation, method = make_federation(samples=40), FedMT(training, xi=0.0, privacy=spec)
+    (*_, state), _ = play(federation, method)
+    about = describe(federation, method, "small_cnn", None)
+    model = fedmt.Model(Description.from_json(json.dumps(about.to_json()), "model.json"), state)
+    with pytest.raises(FedmtError, match=r"trained with \[privacy\], so no center estimated") as error:
+        model.predict(federation.tests[0].values[:2], prior="centers")
+    assert "share_prior" not in str(error.value)
 
 
 def test_an_assumed_prior_is_the_centers(model) -> None:
@@ -147,6 +199,8 @@ def test_an_assumed_prior_is_the_centers(model) -> None:
         ({"coat": 1.0}, "no share for"),
         ({"cape": 1.0}, "'cape' is not in label space 'garment'"),
         ({"coat": "much"}, "the share of 'coat' is 'much', expected a number"),
+        ({"coat": True}, "the share of 'coat' is True, expected a number from 0 to 1"),
+        ("", "'' is none of 'uniform', 'reference', 'centers', and there is no such file"),
         (object(), "an object of type object; expected 'uniform'"),
     ],
 )
@@ -210,10 +264,53 @@ def test_the_prior_travels_in_an_exported_model(tiny_run, tmp_path: Path, comman
     assert torch.equal(two.predictor()(images)[0], two.predict(images))  # this becomes the ONNX graph
 
 
+@pytest.mark.parametrize(
+    ("adjusted", "words"),
+    [(True, "equally frequent classes"), (False, "classes as frequent as at the reference center")],
+)
+def test_predict_and_export_say_which_prior_applies_by_default(
+    tiny_run, tmp_path: Path, command, images, adjusted: bool, words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run("fedmt"), folder)
+    raw = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**raw, "adjusted": adjusted}))
+    Image.fromarray(images[0, 0].numpy()).save(tmp_path / "one.png")
+    _, _, said = command("predict", folder, tmp_path / "one.png")
+    assert f"Note: the probabilities are for {words}.\n" in said
+    _, _, said = command("predict", folder, tmp_path / "one.png", "--space", "layer")
+    assert f"Note: the probabilities follow from those in 'garment' for {words}.\n" in said
+    _, said, _ = command("export", folder, "--safetensors", tmp_path / "model.safetensors")
+    assert f"The exported model's probabilities are for {words}.\n" in said
+
+
+def test_predict_says_no_prior_for_a_head_of_its_own(tiny_run, tmp_path: Path, command, images) -> None:
+    Image.fromarray(images[0, 0].numpy()).save(tmp_path / "one.png")
+    _, _, said = command("predict", tiny_run("fedrep"), tmp_path / "one.png", "--space", "layer")
+    assert "not calibrated" in said and "probabilities are for" not in said and "follow from" not in said
+
+
+@pytest.mark.parametrize("name", ["fedrep", "fedtrans"])
+def test_an_export_says_where_its_prior_does_not_apply(tiny_run, tmp_path: Path, command, name: str) -> None:
+    path = tmp_path / "model.safetensors"
+    status, said, _ = command("export", tiny_run(name), "--safetensors", path, "--prior", "reference")
+    assert status == 0 and "in 'garment' are for classes as frequent as at the reference center." in said
+    assert "Those in 'department', 'layer' are from separate heads, to which this does not apply." in said
+    assert json.loads((tmp_path / "model.card.json").read_text())["prior"]["label_spaces"] == ["garment"]
+
+
+def test_the_step_after_an_export_has_its_prior(tiny_run, tmp_path: Path, command, monkeypatch) -> None:
+    """A run folder does not know it, and an exported file does."""
+    monkeypatch.setattr("fedmt.models.export.onnx.export_onnx", lambda model, path: None)
+    folder, onnx, file = tiny_run("fedmt"), tmp_path / "model.onnx", tmp_path / "model.safetensors"
+    _, said, _ = command("export", folder, "--onnx", onnx, "--prior", "reference")
+    assert said.endswith(f"Next: fedmt predict {folder} SAMPLES --prior reference\n")
+    _, said, _ = command("export", folder, "--onnx", onnx, "--safetensors", file, "--prior", "reference")
+    assert said.endswith(f"Next: fedmt predict {file} SAMPLES\n")
+
+
 def test_predict_for_a_prior_on_the_command_line(tiny_run, tmp_path: Path, command, images) -> None:
     folder = tiny_run("fedmt")
-    from PIL import Image
-
     Image.fromarray(images[0, 0].numpy()).save(tmp_path / "one.png")
     shares = tmp_path / "shares.csv"
     shares.write_text(

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedmt.metrics import METRICS
 from fedmt.reports.report import report
+from fedmt.runs.evaluation import read_evaluation
 
 pytestmark = pytest.mark.slow
 
@@ -120,8 +122,14 @@ def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, t
     page.select_option("#curve-metric", label="Log loss")
     assert "Log loss in 'fine'" in page.inner_text("#curve-charts")
     assert ink_of(page, "#curve-charts figure:nth-child(1) canvas") > 200
-    report([make_run(tmp_path / "one")], tmp_path / "one.html")
+    file = make_run(tmp_path / "one") / "evaluation.npz"
+    made = read_evaluation(file)
+    replace(made, priors={"own": made.priors["own"]}).write(file)
+    report([tmp_path / "one"], tmp_path / "one.html")
     alone = open_page((tmp_path / "one.html").as_uri()).page
+    # Without other frequencies, there is no table, but the page says which ones its results are for.
+    assert alone.locator("#priors-box").count() == 0
+    assert "of answers for classes that are equally frequent." in alone.inner_text("#metrics-body")
     spaces = alone.locator("#metrics-table tbody th").all_inner_texts()
     assert spaces == ["fine", "coarse"] and alone.locator("#metrics-body .segments").count() == 0
 

@@ -12,9 +12,10 @@ from fedmt.commands import cli
 from fedmt.commands.sweeps.results import read_finished
 from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
+from fedmt.data.sources.fashion_mnist import read_fashion_mnist
 from fedmt.methods import FedMT, Single, Training
 from fedmt.metrics import METRICS
-from fedmt.models import load
+from fedmt.models import Model, load
 from fedmt.reports.content import ReportedRun, content, render, word
 from fedmt.reports.report import Source, confident_mistakes, distinct, report
 from fedmt.reports.results import for_priors
@@ -319,13 +320,60 @@ def test_results_for_other_class_frequencies(tmp_path):
     (other,) = found["others"]
     assert found["own"] == "equally frequent" and other["prior"] == "as frequent as at the centers"
     assert other["accuracy"] == 0.75 and other["balanced_accuracy"] == 0.5
+    members = [Member(name, None, None, 9) for name in ("reference", "x", "y", "z")]
+    some = replace(made, members=members, center_priors={"x": [0.9, 0.1], "z": [0.7, 0.3]})
+    (other,) = for_priors(some)["others"]
+    assert other["prior"] == "as frequent as at the centers (the mean of 2 of 3 centers)"
     as_trained = replace(made, priors={"own": [0.8, 0.2], "reference": [0.8, 0.2]})
     found = for_priors(as_trained)
     assert found["own"] == "as frequent as at the reference center"
     assert [o["prior"] for o in found["others"]] == ["equally frequent"]
-    for without in ({}, {"own": [0.5, 0.5], "reference": [0.5, 0.5]}):
-        assert for_priors(replace(made, priors=without)) is None
-    assert for_priors(None) is None
+    assert for_priors(replace(made, priors={})) is None and for_priors(None) is None
+
+
+def test_equal_frequencies_are_called_so_even_if_they_are_those_of_the_reference_center():
+    """The run stores float32, in which a tenth is not the tenth of float64."""
+    tenth = np.full((2, 10), 0.1)
+    test = Predicted("wanted", np.array([0, 1]), tenth.argmax(1), tenth)
+    stored = torch.full((10,), 0.1).tolist()
+    made = Evaluation(1, {"wanted": tuple("abcdefghij")}, [], [test], priors={"own": stored})
+    for priors in ({"own": stored, "reference": stored}, {"own": [0.1] * 10, "reference": stored}):
+        # There are no others, but which frequencies apply is said.
+        assert for_priors(replace(made, priors=priors)) == {"own": "equally frequent", "others": []}
+    nearly = [0.1 + 1e-4, 0.1 - 1e-4, *[0.1] * 8]
+    found = for_priors(replace(made, priors={"own": nearly, "reference": nearly}))
+    assert found == {"own": "as frequent as at the reference center", "others": []}
+
+
+@pytest.mark.parametrize("temperature", [None, 2.5, 0.4])
+def test_results_for_other_class_frequencies_are_those_of_the_predictor(tiny_run, tmp_path, temperature):
+    """The temperature comes before the prior, so it matters for the class that is chosen."""
+    model = load(tiny_run("fedmt"), "cpu")
+    wanted, count = model.description.wanted, len(model.classes())
+    part = read_fashion_mnist("test")
+    images, labels = part.images[:500], part.labels["garment"][:500]
+    plain = model.predict(images).numpy()
+    test = Predicted(wanted.name, labels.numpy(), plain.argmax(1), plain)
+    uneven = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
+    priors = {"own": [1 / count] * count, "centers": uneven}
+    made = Evaluation(1, {wanted.name: wanted.classes}, [], [test], priors=priors)
+    calibration = None if temperature is None else {"temperature": temperature}
+    used = Model(replace(model.description, calibration=calibration), model.state)
+    chosen = used.predict(images, prior=uneven).argmax(1)
+    (other,) = for_priors(made, temperature)["others"]
+    assert other["accuracy"] == pytest.approx((chosen == labels).double().mean().item(), abs=1e-5)
+    each = [(chosen[labels == k] == k).double().mean().item() for k in range(count)]
+    assert other["balanced_accuracy"] == pytest.approx(np.mean(each), abs=1e-5)
+    if temperature is not None:
+        assert other != for_priors(made)["others"][0]
+
+
+def test_the_page_has_results_for_other_class_frequencies_at_the_temperature(make_run, tmp_path):
+    folder = make_run(tmp_path / "hot", temperature=2.5)
+    made = read_evaluation(folder / "evaluation.npz")
+    report([folder], tmp_path / "page.html")
+    (run,) = page_data(tmp_path / "page.html")["runs"]
+    assert run["priors"] == for_priors(made, 2.5) != for_priors(made)
 
 
 def test_the_priors_of_a_run_are_in_its_evaluation(real, tmp_path):

@@ -58,7 +58,8 @@ PriorOption = Annotated[
     typer.Option(
         metavar="PRIOR",
         autocompletion=one_of(PRIORS),
-        help="The expected frequencies of the wanted classes: uniform, reference, centers, or a CSV or TOML "
-        "file with one share per class.",
+        help="The expected frequencies of the wanted classes: uniform, reference (as among the samples that "
+        "the reference center trained on, plus one of each class), centers (as the centers estimate them), "
+        "or a CSV or TOML file with one share per class.",
     ),
 ]

@@ -178,8 +178,10 @@ def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None,
         console.print(
             f"Note: the run is not finished. This is its model after round {model.round}.", soft_wrap=True
         )
-    if model.description.prior is not None:
-        console.print(f"Note: the probabilities are for {model.description.prior.words}.", soft_wrap=True)
+    if model.prior is not None and model.from_wanted(space):
+        wanted = model.spaces[0]
+        told = "are" if space == wanted else f"follow from those in '{wanted}'"
+        console.print(f"Note: the probabilities {told} for {model.prior.words}.", soft_wrap=True)
     if not model.calibrated(space):
         console.print(f"Note: probabilities in '{space}' are not calibrated.", soft_wrap=True)
     if count.failed:

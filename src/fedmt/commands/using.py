@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedmt.commands.arguments import AllowOption, PriorOption, RunArgument
-from fedmt.core.errors import FedmtError
+from fedmt.core.errors import FedmtError, listed
 
 
 def predict(
@@ -108,9 +108,15 @@ def export(
             else f"compared with PyTorch: probabilities differ by at most {difference:.1g}"
         )
         console.print(f"ONNX: {onnx} ({checked})", soft_wrap=True)
-    if model.description.prior is not None:
-        console.print(
-            f"The exported model's probabilities are for {model.description.prior.words}.", soft_wrap=True
-        )
+    if model.prior is not None:
+        own = [space for space in model.spaces if not model.from_wanted(space)]
+        where, others = "", ""
+        if own:
+            where = f" in {listed(space for space in model.spaces if space not in own)}"
+            others = f" Those in {listed(own)} are from separate heads, to which this does not apply."
+        said = f"The exported model's probabilities{where} are for {model.prior.words}.{others}"
+        console.print(said, soft_wrap=True)
     again = [word for name in named for word in ("--allow", name)]
+    # A safetensors file contains the prior, but a run folder does not.
+    again += ["--prior", prior] if prior is not None and safetensors is None else []
     next_step(console, "predict", safetensors or run, SAMPLES, *again)

@@ -6,11 +6,13 @@ import dataclasses
 import re
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedmt.core.errors import listed, nearest
 
@@ -42,8 +44,11 @@ def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin:
     """Pydantic's findings, one per line, with place and key. Unknown keys come first, with the nearest known
     key."""
     unknown, others = [], []
-    for finding in error.errors():
-        location = (*prefix, *(part for part in finding["loc"] if not _is_type_tag(part)))
+    findings = [
+        ((*prefix, *(part for part in finding["loc"] if not _is_type_tag(part))), finding)
+        for finding in error.errors()
+    ]
+    for location, finding in findings:
         if location[:1] == ("correspondences",) or (
             location[:1] == ("centers",) and "correspondence" in location
         ):
@@ -58,12 +63,25 @@ def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin:
             unknown.append(f"{origin.place(*location)}unknown key '{_dotted(location)}'.{hint}")
         elif finding["type"] == "missing":
             others.append(f"{origin.place(*location)}'{_dotted(location)}' is missing.")
-        else:
-            given = finding["input"]
-            shown = "" if isinstance(given, dict | list) else f" (got {given!r})"
-            said = finding["msg"][0].lower() + finding["msg"][1:]
-            others.append(f"{origin.place(*location)}{_dotted(location)}: {said}{shown}.")
+        elif not any(other != location == other[: len(location)] for other, _ in findings):
+            # Pydantic reports each alternative of a union. If one has mistakes further inside, it is the one
+            # that was meant, and only these are told. Otherwise, one line names all alternatives.
+            alternatives = [f for other, f in findings if other == location]
+            others.append(f"{origin.place(*location)}{_dotted(location)}: {_wrong(alternatives)}")
     return "\n".join(dict.fromkeys(unknown + others))
+
+
+def _wrong(alternatives: Sequence[ErrorDetails]) -> str:
+    """What is wrong with a value, and what each alternative expects."""
+    given, said = alternatives[0]["input"], ""
+    known: list[str] = []
+    for finding in alternatives:
+        expected = finding["msg"][0].lower() + finding["msg"][1:].replace("a valid dictionary", "a table")
+        said += f", or {expected.removeprefix('input should be ')}" if said else expected
+        if finding["type"] == "literal_error":
+            known += re.findall(r"'([^']+)'", finding["ctx"]["expected"])
+    shown = "" if isinstance(given, dict | list) else f" (got {given!r})"
+    return f"{said}{shown}.{nearest(given, known) if isinstance(given, str) else ''}"
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
@@ -73,7 +91,10 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 def _is_type_tag(part: object) -> bool:
     """Pydantic includes the alternative of a union that it tried in the location ('str',
     'dict[str,...]', …)."""
-    tags = r"str|int|float|path|(dict|tuple|json-or-python|lax-or-strict)\[.*|(function|constrained)-.*"
+    tags = (
+        r"str|bool|int|float|path|(literal|dict|tuple|json-or-python|lax-or-strict)\[.*|"
+        r"(function|constrained)-.*"
+    )
     return isinstance(part, str) and re.fullmatch(tags, part) is not None
 
 

@@ -17,6 +17,8 @@ once per round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +37,8 @@ def class_shares(labels: Tensor, classes: int, pseudo_count: float = 1.0) -> Ten
     class.
 
     A class without samples therefore has a finite logarithm, and equal counts give exactly equal shares.
+    Training at the reference center shifts the logits by these shares, and the predictions for its class
+    frequencies shift them by the same. So they are exactly the answers that the training fitted.
 
     >>> class_shares(torch.tensor([0, 0, 1]), 2, pseudo_count=0.5)
     tensor([0.6250, 0.3750])
@@ -108,14 +112,15 @@ def _doubts(like: Tensor, doubt: float | None) -> Callable[[Tensor], Tensor]:
     return lambda q: fixed
 
 
-def named_shares(given: Mapping[str, float], space: LabelSpace, where: str) -> dict[str, float]:
+def named_shares(given: Mapping[str, Any], space: LabelSpace, where: str) -> dict[str, float]:
     """Shares by class, in the order of the space, checked and summing to 1. where: prefix of the error
     messages."""
     shares: dict[str, float] = {}
     for name, value in given.items():
         label = space.classes[space.index(name, where)]
-        if not 0 <= value <= 1:
-            raise FedmtError(f"{where}: the share of '{label}' is {value}, expected a value from 0 to 1.")
+        number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
+        if not number or not 0 <= value <= 1:
+            raise FedmtError(f"{where}: the share of '{label}' is {value!r}, expected a number from 0 to 1.")
         shares[label] = float(value)
     missing = [c for c in space if c not in shares]
     if missing:

@@ -253,7 +253,8 @@ class Federation:
 
     @property
     def reference_prior(self) -> Tensor:
-        """The frequencies of the wanted classes among the labels that the reference center trains on, [K]."""
+        """The frequencies of the wanted classes among the labels that the reference center trains on, with
+        one more sample of each class (`class_shares`), [K]."""
         assert self.reference.labels is not None
         return class_shares(self.reference.labels.cpu(), len(self.wanted))
 

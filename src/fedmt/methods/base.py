@@ -126,9 +126,10 @@ class Method(Named, ABC):
 
     def centers_prior(self, roster: Roster, kept: Mapping[str, Tensors]) -> Tensor | None:
         """The frequencies of the wanted classes at the centers, float64 [K]: the mean of their estimates,
-        weighted by their sizes, or equally if a size is unknown. None if no estimate is known here."""
+        weighted by their sizes, or equally if a size is unknown. None if no estimate is known here, or that
+        of only one of several centers: a model that is given away would contain exactly this estimate."""
         found = [(kept[m.name], m.size) for m in roster.members if "prior" in kept.get(m.name, {})]
-        if not found:
+        if not found or len(found) == 1 < len(roster.members):
             return None
         sizes = [int(own["size"]) if "size" in own else size for own, size in found]
         weights = torch.tensor([1.0 if size is None or None in sizes else float(size) for size in sizes])

@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Strict
 from torch import Tensor
 
 from fedmt.aggregation import Strategy
@@ -71,7 +72,7 @@ class FedMT(Method):
     pseudo_labels: Literal["posterior", "plain"] = "posterior"
     """Whether pseudo-labels come from the model alone (`"plain"`, as in the paper) or are sharpened by the
     center's own label (`"posterior"`)."""
-    prior: Literal["estimated", "uniform", "ignored"] | dict[str, float] = "estimated"
+    prior: Literal["estimated", "uniform", "ignored"] | dict[str, Annotated[float, Strict()]] = "estimated"
     """How frequent the wanted classes are at a center. With `"estimated"`, each center estimates it from its
     labels and the model's answers. If the frequencies are known, use `"uniform"` or a table `{class = share}`
     for all centers. `"ignored"`, as in the paper, uses the model's answers as they are."""

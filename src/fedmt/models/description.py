@@ -57,6 +57,8 @@ class Description:
         the reference center's. priors: known class frequencies by name: the 'reference' center's, and in an
         exported file the 'centers' too. Both are missing in files of earlier versions.
     prior: the default prior of its answers; None for the network's own.
+    estimates: in an exported file, how many centers' estimates are in the mean 'centers'.
+    private: whether the centers trained with differential privacy; false in files of earlier versions.
     """
 
     roster: Roster
@@ -73,6 +75,8 @@ class Description:
     adjusted: bool = False
     priors: Mapping[str, Shares] = field(default_factory=dict)
     prior: Prior | None = None
+    estimates: int | None = None
+    private: bool = False
 
     @property
     def wanted(self) -> LabelSpace:
@@ -91,10 +95,22 @@ class Description:
             return Prior("uniform", uniform(len(self.wanted)))
         return Prior("reference", self.priors["reference"]) if "reference" in self.priors else None
 
-    def known_priors(self, kept: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Shares]:
+    def known_priors(self, kept: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Prior]:
         """The priors by name. That of the centers comes from their estimates, or from the exported file."""
         centers = self.build_method().knowing(self.wanted).centers_prior(self.roster, kept)
-        return dict(self.priors) if centers is None else {**self.priors, "centers": tuple(centers.tolist())}
+        shares = self.priors if centers is None else {**self.priors, "centers": tuple(centers.tolist())}
+        found = {name: Prior(name, values) for name, values in shares.items()}
+        known = self.known_estimates(kept)
+        if "centers" in found and known[0]:  # there are none if the method assumes the frequencies
+            found["centers"] = dataclasses.replace(found["centers"], estimates=known)
+        return found
+
+    def known_estimates(self, kept: Mapping[str, Mapping[str, Tensor]]) -> tuple[int, int]:
+        """Of how many centers the estimated class frequencies are known here, or were when the model was
+        exported, and how many centers there are."""
+        members = self.roster.members
+        here = sum("prior" in kept.get(m.name, {}) for m in members)
+        return (here if self.estimates is None else self.estimates), len(members)
 
     def log_shift(self, prior: Prior | None) -> Tensor:
         """What is added to the wanted logits so that they answer for a prior, [K]. Zeros for the network's
@@ -137,6 +153,8 @@ class Description:
             "adjusted": self.adjusted,
             "priors": {name: list(shares) for name, shares in self.priors.items()},
             **({} if self.prior is None else {"prior": asdict(self.prior)}),
+            **({} if self.estimates is None else {"estimates": self.estimates}),
+            **({"private": True} if self.private else {}),
         }
 
     def _own_classes(self, test: Member) -> dict[str, Any]:
@@ -226,6 +244,8 @@ class _File(BaseModel):
     adjusted: bool = False
     priors: dict[str, Shares] = Field(default_factory=dict)
     prior: Prior | None = None
+    estimates: int | None = None
+    private: bool = False
 
     def description(self) -> Description:
         spaces = {name: LabelSpace(name, classes) for name, classes in self.spaces.items()}
@@ -256,6 +276,8 @@ class _File(BaseModel):
             self.adjusted,
             self.priors,
             self.prior,
+            self.estimates,
+            self.private,
         )
 
 
@@ -290,6 +312,7 @@ def describe(
         frozen=frozen,
         adjusted=method.training.logit_adjustment,
         priors={"reference": tuple(federation.reference_prior.tolist())},
+        private=method.privacy is not None,
     )
 
 

@@ -22,7 +22,7 @@ from fedmt.engines.state import State
 from fedmt.inputs import Input
 from fedmt.models.description import Description
 from fedmt.models.predictor import FROZEN, Predictor, assemble
-from fedmt.models.priors import Prior, Shares, by_class, chosen, uniform, why_unknown
+from fedmt.models.priors import Prior, by_class, chosen, uniform, why_unknown
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import existing_run
 
@@ -85,12 +85,14 @@ class Model:
         return float(calibration["temperature"]) if calibration else None
 
     def calibrated(self, space: str | None = None) -> bool:
-        """Whether the temperature applies in a space: in the wanted one, and in those projected from it."""
-        predictor = self.predictor()
-        wanted = self.spaces[0]
-        return self.temperature is not None and (
-            space in (None, wanted) or self._known(space) not in predictor.parts
-        )
+        """Whether the temperature applies in a space."""
+        return self.temperature is not None and self.from_wanted(space)
+
+    def from_wanted(self, space: str | None = None) -> bool:
+        """Whether the answers in a space are those in the wanted one or are projected from them, so that the
+        temperature and the prior apply. They do not apply to a space with its own head."""
+        known = self._known(space)
+        return known == self.spaces[0] or known not in self.predictor().parts
 
     def classes(self, space: str | None = None) -> tuple[str, ...]:
         """The class names of a space, by default of the wanted one, in the order of the probabilities."""
@@ -100,7 +102,7 @@ class Model:
     def priors(self) -> dict[str, dict[str, float]]:
         """The known class frequencies, by the names that `predict` accepts: shares by class."""
         wanted = self.description.wanted
-        known = {"uniform": uniform(len(wanted)), **self._priors}
+        known = {"uniform": uniform(len(wanted)), **{n: prior.shares for n, prior in self._priors.items()}}
         return {name: by_class(shares, wanted) for name, shares in known.items()}
 
     @property
@@ -146,9 +148,10 @@ class Model:
         images: the same as `samples`, for earlier code.
         center: use this center's own matrix or head, if `space` has one for each center. By default, all of
         them count equally.
-        prior: how frequent the wanted classes will be: 'uniform'; as at the 'reference' center or at the
-            'centers', where that is known (`priors`); a file of classes and shares; shares by class; or an
-            array of shares, in the order of the classes. By default, the prior that the model was trained for
+        prior: how frequent the wanted classes will be: 'uniform'; as at the 'reference' center (among the
+            samples that it trained on, plus one of each class) or at the 'centers' (as they estimate), where
+            that is known (`priors`); a file of classes and shares; shares by class; or an array of shares, in
+            the order of the classes. By default, the prior that the model was trained for
             (`prior`): equally frequent classes, unless training.logit_adjustment was off.
         """
         samples = images if samples is None else samples
@@ -175,7 +178,7 @@ class Model:
 
     def check_prior(self, space: str) -> None:
         """Raises an error unless the prior of the wanted classes matters in `space`."""
-        if space != self.spaces[0] and space in self.predictor().parts:
+        if not self.from_wanted(space):
             raise FedmtError(
                 f"prior: '{space}' has its own head, which a prior of '{self.spaces[0]}' does not change. "
                 f"Leave out the prior, or predict in '{self.spaces[0]}'."
@@ -187,12 +190,13 @@ class Model:
 
     def _chosen(self, prior: Any) -> Prior:
         about = self.description
-        found = chosen(prior, about.wanted, self._priors, why_unknown(about.method))
+        missing = why_unknown(about.method, about.known_estimates(self.state.kept), about.private)
+        found = chosen(prior, about.wanted, self._priors, missing)
         about.log_shift(found)  # raises an error if an earlier version wrote the model
         return found
 
     @cached_property
-    def _priors(self) -> dict[str, Shares]:
+    def _priors(self) -> dict[str, Prior]:
         return self.description.known_priors(self.state.kept)
 
     def check_center(self, space: str, center: str) -> None:

@@ -1,6 +1,7 @@
 """The prior of predictions, as a user specifies it: the expected frequencies of the wanted classes.
 
-`uniform`: all are equally frequent. `reference`, `centers`: as frequent as there. Or the user's own shares,
+`uniform`: all are equally frequent. `reference`: as frequent as among the samples that the reference center
+trained on, plus one of each class. `centers`: as frequent as the centers estimate. Or the user's own shares,
 as a table in a file, a mapping or an array (docs/guides/rare-classes.md).
 """
 
@@ -29,10 +30,12 @@ Shares = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Prior:
-    """name: one of NAMES, or 'given'."""
+    """name: one of NAMES, or 'given'. estimates: of a mean of the centers' estimates, how many there are of
+    how many centers."""
 
     name: str
     shares: Shares
+    estimates: tuple[int, int] | None = None
 
     @property
     def words(self) -> str:
@@ -40,15 +43,22 @@ class Prior:
         return {
             "uniform": "equally frequent classes",
             "reference": "classes as frequent as at the reference center",
-            "centers": "classes as frequent as at the centers",
+            "centers": f"classes as frequent as at the centers{of_some(self.estimates)}",
         }.get(self.name, "the class frequencies that were given")
+
+
+def of_some(estimates: tuple[int, int] | None) -> str:
+    """` (the mean of 2 of 3 centers)` if estimates are missing from a mean, else an empty string."""
+    if estimates is None or estimates[0] == estimates[1]:
+        return ""
+    return f" (the mean of {estimates[0]:,} of {estimates[1]:,} centers)"
 
 
 def uniform(classes: int) -> Shares:
     return (1 / classes,) * classes
 
 
-def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Shares], missing: Mapping[str, str]) -> Prior:
+def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Prior], missing: Mapping[str, str]) -> Prior:
     """The prior that a user specifies.
 
     given: a name, a path of a file, shares by class, or shares in the order of the classes. known: by name.
@@ -59,10 +69,11 @@ def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Shares], missing:
             return Prior(given, uniform(len(wanted)))
         if given not in known:
             raise FedmtError(f"prior: '{given}' is not known. {missing.get(given, '')}".rstrip())
-        return Prior(given, known[given])
+        return known[given]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        if not path.exists() and path.suffix not in (".csv", ".toml"):
+        # An empty text would be the current folder.
+        if not given or (not path.exists() and path.suffix not in (".csv", ".toml")):
             raise FedmtError(
                 f"prior: '{given}' is none of {listed(NAMES)}, and there is no such "
                 f"file.{nearest(str(given), NAMES)}"
@@ -74,9 +85,6 @@ def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Shares], missing:
 
 
 def _in_order(shares: Mapping[str, Any], wanted: LabelSpace, where: str) -> Shares:
-    for name, value in shares.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise FedmtError(f"{where}: the share of '{name}' is {value!r}, expected a number from 0 to 1.")
     return tuple(named_shares(shares, wanted, where).values())
 
 
@@ -131,13 +139,26 @@ def by_class(shares: Sequence[float], wanted: LabelSpace) -> dict[str, float]:
     return {name: round(share, 6) for name, share in zip(wanted, shares, strict=True)}
 
 
-def why_unknown(method: Mapping[str, Any]) -> dict[str, str]:
-    """For each unknown prior: why it is unknown, and what to do. method: its name and options."""
+def why_unknown(method: Mapping[str, Any], estimates: tuple[int, int], private: bool) -> dict[str, str]:
+    """For each unknown prior: why it is unknown, and what to do. method: its name and options. estimates: how
+    many centers' estimates are known here, of how many centers. private: whether training was."""
     own = "Give the shares yourself, in a file with one for each class."
-    if method.get("prior") == "estimated":
+    known, centers = estimates
+    if method.get("prior") == "estimated" and private:
+        why = (
+            "The model was trained with [privacy], so no center estimated its own: an estimate would be "
+            "computed from all of its records."
+        )
+    elif method.get("prior") == "estimated" and known == 1 < centers:
+        why = (
+            f"The estimate of only 1 of {centers:,} centers is known, and it is not used alone, because an "
+            "exported model would reveal it. Over Flower, it takes a second center with share_prior = true."
+        )
+    elif method.get("prior") == "estimated":
         why = (
             "No estimate of any center is available here. Centers on other machines keep theirs unless "
-            "their center.toml has share_prior = true, and before the first round there is none."
+            "their center.toml has share_prior = true, and those with [privacy] have none. Before the first "
+            "round there is none either."
         )
     elif method.get("prior") == "ignored":
         why = "The model was trained with method.prior = 'ignored', so no center estimated its own."

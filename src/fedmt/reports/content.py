@@ -163,7 +163,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "centers": centers(run, sources),
         **matrices(run.evaluation, sources),
         "tests": _tests(run, spaces),
-        "priors": for_priors(run.evaluation),
+        "priors": for_priors(run.evaluation, _temperature(run)),
         "places": _places(run.evaluation),
         "each_test": {t: shortened(m) for t, m in last.get("tests", {}).items()},
         "evaluated": run.evaluation.round if run.evaluation is not None else None,
@@ -181,12 +181,17 @@ def _run(run: ReportedRun) -> dict[str, Any]:
     }
 
 
+def _temperature(run: ReportedRun) -> float | None:
+    """The temperature of the calibration. None if there was no calibration, or it is still to come."""
+    found: float | None = ((run.summary or {}).get("calibration") or {}).get("temperature")
+    return found
+
+
 def _tests(run: ReportedRun, spaces: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """The predictions by label space; those in the wanted one also at the temperature that was fitted."""
     if run.evaluation is None:
         return []
-    fitted = ((run.summary or {}).get("calibration") or {}).get("temperature")
-    wanted = run.evaluation.wanted
+    fitted, wanted = _temperature(run), run.evaluation.wanted
     return [
         predictions(t, len(spaces[t.space]), fitted if t.space == wanted else None)
         for t in run.evaluation.tests

@@ -13,6 +13,7 @@ from fedmt.core.priors import answers_for
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.comparing import differences
 from fedmt.metrics.measuring import Answers, recorded, values
+from fedmt.models.priors import of_some
 from fedmt.reports.macro import macro
 from fedmt.reports.scores import Numbers, confusion, reliability
 from fedmt.reports.thresholds import curves
@@ -62,11 +63,12 @@ ALIKE = 0.02
 """Total variation distance below which two priors are shown as one."""
 
 
-def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
+def for_priors(evaluation: Evaluation | None, temperature: float | None = None) -> dict[str, Any] | None:
     """What the model would reach in the wanted space with answers for other class frequencies than its own.
 
-    Computed from the probabilities that the run saved, so no data is needed. None if no other frequencies are
-    known.
+    Computed from the probabilities that the run saved, so no data is needed. None if it saved none in the
+    wanted space, or an earlier version that did not record its frequencies.
+    temperature: the fitted one. A prediction applies it before the prior, and thus may choose another class.
     own: the words for the frequencies that all other results assume. others: the words and the metrics.
     """
     tests = [t for t in evaluation.tests if t.space == evaluation.wanted] if evaluation is not None else []
@@ -74,17 +76,32 @@ def for_priors(evaluation: Evaluation | None) -> dict[str, Any] | None:
         return None
     priors = {k: torch.tensor(v, dtype=torch.float64) for k, v in evaluation.priors.items()}
     own = priors.pop("own")
+    # The reference center is a member too, but does not estimate. Nobody does if the method assumes a prior.
+    known = len(evaluation.center_priors)
+    some = of_some((known, len(evaluation.members) - 1)) if known else ""
+    places = {**PLACES, "centers": PLACES["centers"] + some}
     priors = {"uniform": torch.full_like(own, 1 / len(own)), **priors}
     apart = {name: float((prior - own).abs().sum() / 2) for name, prior in priors.items()}
-    probabilities = torch.cat([torch.from_numpy(t.probabilities.astype(np.float64)) for t in tests])
+    saved = np.concatenate([t.probabilities.astype(np.float64) for t in tests])
+    probabilities = torch.from_numpy(saved if temperature is None else at_temperature(saved, temperature))
     labels = torch.cat([torch.from_numpy(t.labels.astype(np.int64)) for t in tests])
     others = []
     for name in (n for n in PLACES if apart.get(n, 0) > ALIKE):
         (found,) = values(
             {"": Answers([answers_for(probabilities, priors[name], own)], labels)}, False
         ).values()
-        others.append({"prior": PLACES[name], **{m: short(found.get(m)) for m in CHOOSING}})
-    return {"own": PLACES[min(apart, key=lambda n: apart[n])], "others": others} if others else None
+        others.append({"prior": places[name], **{m: short(found.get(m)) for m in CHOOSING}})
+    # Rounded, because the run's shares were computed in float32. The first of several is named: if the
+    # reference center's classes are equally frequent, it is more helpful to say this.
+    nearest = min((n for n in PLACES if n in apart), key=lambda n: round(apart[n], 6))
+    return {"own": places[nearest], "others": others}
+
+
+def at_temperature(probabilities: Numbers, temperature: float) -> Numbers:
+    """softmax(z / T) [N, K] in float64, from the saved softmax(z): its power 1 / T, normalized."""
+    powers = np.clip(probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
+    found: Numbers = powers / powers.sum(1, keepdims=True)
+    return found
 
 
 CALIBRATION = ("ece", "log_loss", "brier_score")
@@ -112,8 +129,7 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
         **_calibration(test, test.probabilities),
     }
     if temperature is not None:
-        cooled = np.clip(test.probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
-        cooled /= cooled.sum(1, keepdims=True)
+        cooled = at_temperature(test.probabilities, temperature)
         after, before = (torch.from_numpy(p.astype(np.float64)) for p in (cooled, test.probabilities))
         change = differences([after], [before], labels, CALIBRATION)
         found["scaled"] = {

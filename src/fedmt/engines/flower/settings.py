@@ -57,7 +57,7 @@ class CenterFile(Section):
     """Whether its losses and its share of confident samples may leave the center."""
     share_prior: bool = False
     """Whether its estimate of how frequent the wanted classes are may leave the center, together with its
-    number of samples."""
+    number of samples. `--prior centers` needs the estimates of at least two centers if there are several."""
     device: str = "auto"
     """Where to train: `"auto"`, `"cpu"`, `"cuda"`, `"cuda:1"`."""
     key: ConfigPath | None = None

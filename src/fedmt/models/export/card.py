@@ -84,11 +84,18 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
 
 
 def _prior(model: Model) -> dict[str, Any] | str:
-    """The frequencies of the wanted classes for which its answers are valid."""
+    """The frequencies of the wanted classes for which its answers are valid, and the label spaces of these
+    answers."""
     if model.prior is None:
         return UNKNOWN
     shares = by_class(model.prior.shares, model.description.wanted)
-    return {"name": model.prior.name, "answers_for": model.prior.words, "shares": shares}
+    spaces = [space for space in model.spaces if model.from_wanted(space)]
+    return {
+        "name": model.prior.name,
+        "answers_for": model.prior.words,
+        "label_spaces": spaces,
+        "shares": shares,
+    }
 
 
 def _answered_by(model: Model, space: str) -> str:

@@ -30,7 +30,9 @@ def export_safetensors(model: Model, run: Path, path: Path) -> Path:
     beside = path.with_suffix(".card.json")
     card = model_card(model, recorded_metrics(run, model.round))
     # Only the mean of the centers' priors goes into the file.
-    about = replace(model.description, priors=model.description.known_priors(model.state.kept))
+    about, kept = model.description, model.state.kept
+    shares = {name: prior.shares for name, prior in about.known_priors(kept).items()}
+    about = replace(about, priors=shares, estimates=about.known_estimates(kept)[0])
     metadata = {METADATA: json.dumps(about.to_json()), "fedmt.card": json.dumps(card)}
     write_atomically(path, dump_state(slim(model.state), metadata))
     write_atomically(beside, (json.dumps(card, indent=2) + "\n").encode())

@@ -26,13 +26,15 @@ function metricTables(host) {
   host.append(...panels("metrics", "Label space", parts));
   if (spaces.length) host.append(el("p", { class: "note" }, (configurations.some((c) => c.places.length === 1) ? "Below each value is its 95% interval. It tells what other test " + word + "s would change, not other seeds. " : "") + (configurations.some((c) => c.places.length > 1) ? "Of several seeds, the mean and the standard deviation between them (±) are shown. " : "") + "In a space with several answers, values are means over the answers."));
   drawPlaces(host);
-  const others = runs.filter((run) => run.priors).flatMap((run) => run.priors.others.map((o) => ({ ...o, run })));
+  const stating = runs.filter((run) => run.priors), others = stating.flatMap((run) => run.priors.others.map((o) => ({ ...o, run })));
+  const owns = [...new Set(stating.map((run) => run.priors.own))];
+  const own = "results in the wanted label space are of answers for classes that are " + owns.join(" or ") + (owns.length > 1 ? ", depending on the run. " : ". ") + "The option --prior of fedmt predict and fedmt export chooses.";
   if (others.length) {
-    const known = page.data.metrics.filter((m) => others.some((o) => o[m.name] != null)), title = "If the model answers for other class frequencies", owns = [...new Set(others.map((o) => o.run.priors.own))];
+    const known = page.data.metrics.filter((m) => others.some((o) => o[m.name] != null)), title = "If the model answers for other class frequencies";
     host.append(el("details", { id: "priors-box", open: runs.length === 1 }, el("summary", {}, title), el("div", {}, table("priors-table", title, [...(runs.length > 1 ? [{ name: "run", text: true, cell: (o) => o.run.label, key: (o) => o.run.label }] : []), { name: "classes", text: true, cell: (o) => o.prior, key: (o) => o.prior },
       ...known.map((m) => ({ name: m.title, cell: (o) => figure(m, o[m.name]), key: (o) => o[m.name] }))], others)),
-    el("p", { class: "note" }, "In the wanted label space, on the same test " + word + "s. All other results on this page are of answers for classes that are " + owns.join(" or ") + ". The option --prior of fedmt predict and fedmt export chooses.")));
-  }
+    el("p", { class: "note" }, "In the wanted label space, on the same test " + word + "s. All other " + own)));
+  } else if (stating.length) host.append(el("p", { class: "note" }, "All " + own));
   if (!host.childElementCount) host.append(el("p", {}, "No test result at hand."));
 }
 
