@@ -6,16 +6,21 @@ from fedmt.config.adapting import adapted
 
 
 @pytest.mark.parametrize(
+    ("backbone", "rate"),
+    [("resnet18", 0.03), ("resnet50", 0.03), ("mobilenet_v2", 0.01), ("timm:efficientnet_b0", 0.01)],
+)
+@pytest.mark.parametrize(
     ("method", "rates"),
     [
-        ({}, {"learning_rate": 0.03, "reference_rate": 0.1}),
-        ({"name": "fedmt"}, {"learning_rate": 0.03, "reference_rate": 0.1}),
-        ({"name": "fedrep"}, {"learning_rate": 0.03}),  # its head learns only at the reference center
+        ({}, {"reference_rate": 0.1}),
+        ({"name": "fedmt"}, {"reference_rate": 0.1}),
+        ({"name": "fedrep"}, {}),  # its head learns only at the reference center
     ],
 )
-def test_a_pretrained_network_is_trained_at_other_rates(method, rates):
-    raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"rounds": 3}, "method": method}
-    assert adapted(raw)["training"] == {**rates, "rounds": 3}
+def test_a_pretrained_network_is_trained_at_other_rates(method, rates, backbone, rate):
+    model = {"weights": "weights.safetensors", "backbone": backbone}
+    raw = {"model": model, "training": {"rounds": 3}, "method": method}
+    assert adapted(raw)["training"] == {**rates, "learning_rate": rate, "rounds": 3}
     assert raw["training"] == {"rounds": 3}
 
 
@@ -38,7 +43,7 @@ def test_with_features_from_the_start_the_reference_center_weighs_less_in_fedmt(
 
 @pytest.mark.parametrize("head", [{}, {"head": "linear"}])
 def test_a_linear_head_on_a_frozen_backbone_takes_small_steps(head):
-    model = {"weights": "resnet18.safetensors", "freeze": True, **head}
+    model = {"weights": "resnet18.safetensors", "backbone": "resnet18", "freeze": True, **head}
     assert adapted({"model": model})["training"] == {"learning_rate": 0.003, "reference_rate": 0.1}
     single = adapted({"model": model, "method": {"name": "single"}})
     assert single["training"] == {"learning_rate": 0.003}
@@ -56,7 +61,7 @@ def test_from_random_weights_the_reference_center_takes_larger_batches(raw):
 
 def test_what_a_config_sets_counts():
     raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"reference_rate": 0.5}}
-    assert adapted(raw)["training"] == {"learning_rate": 0.03, "reference_rate": 0.5}
+    assert adapted(raw)["training"] == {"learning_rate": 0.01, "reference_rate": 0.5}
 
 
 def test_other_configs_are_left_alone():

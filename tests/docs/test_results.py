@@ -315,6 +315,22 @@ def test_the_page_on_priors_says_what_was_stored_about_sharper_columns():
     assert len(shown) == len(stored["guesses"])
 
 
+def test_the_page_on_priors_says_what_was_stored_about_fine_tuning():
+    runs = json.loads((RESULTS / "data" / "priors" / "fine_tuning.json").read_text())["runs"]
+    page = (RESULTS / "appendix" / "priors.md").read_text()
+    found: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        method, _, rate = run["setting"].partition(", rate ")
+        found.setdefault((method, rate), []).append(100 * run["balanced_accuracy"])
+    rates = ("0.1", "0.03", "0.01", "0.003")
+    for method, cells in table(page, "fine_tuning").items():
+        for rate, cell in zip(rates, cells, strict=True):
+            values = found.pop((method, rate), [])
+            seeds = " (1)" if len(values) == 1 else ""
+            assert cell == (f"{mean(values):.1f}{seeds}" if values else "")
+    assert not found
+
+
 def test_the_pages_say_what_was_stored_about_questions_in_ten_parts():
     runs = json.loads((RESULTS / "data" / "priors" / "questions_in_ten_parts.json").read_text())["runs"]
     page = (RESULTS / "appendix" / "priors.md").read_text()

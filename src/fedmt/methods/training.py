@@ -44,8 +44,8 @@ class Training:
     and FedRep. `"weak"` is one weak view of each sample, `"weak+strong"` is both kinds, and `"strong+mixed"`
     trains with L_fix + L_mix, as FedMT does at its centers."""
     learning_rate: float = 0.1
-    """Step size of SGD at the centers. If it is not set, it is 0.03 with `model.weights`, and 0.003 with
-    `model.freeze` and a linear head. Lower it if a loss becomes infinite."""
+    """Step size of SGD at the centers. If it is not set, it is 0.01 with `model.weights` (for a ResNet 0.03),
+    and 0.003 with `model.freeze` and a linear head. Lower it if a loss becomes infinite."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """How the learning rate changes over the rounds. `"cosine"` lowers it to zero; `"constant"` suits runs
     whose number of rounds is not yet known."""
