@@ -211,6 +211,7 @@ def test_check_shows_the_federation(invoke, folder):
     status, out, err = invoke("check", folder / "federation.toml")
     assert (status, err) == (0, "")
     assert "'diagnosis' (3 classes)" in out and "Nothing was trained" in out
+    assert "Steps: 4 images at a learning rate of 0.02; at the reference center, 6 images at 0.02." in out
     assert rows_of(out) == {
         "aachen": ["6", "diagnosis (3)", "none", "reference center"],
         "berlin": ["6", "triage (3)", "1: 'other'", "known, partition"],

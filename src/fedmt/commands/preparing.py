@@ -12,6 +12,7 @@ import typer
 from fedmt.commands.arguments import ConfigArgument, SetOption
 
 if TYPE_CHECKING:
+    from fedmt.data.center import Federation
     from fedmt.data.member import Member
     from fedmt.methods import Method
 
@@ -173,11 +174,26 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. "
         "Nothing was trained."
     )
+    console.print(_steps(engine.method, federation))
     if not federation.tests:
         console.print("Note: there are no [[tests]], so no accuracy will be reported.")
     changed = [word for item in set_ or [] for word in ("--set", item)]
     if not remote:
         next_step(console, "run", config, *changed, *_baseline(federation.tests, engine.method))
+
+
+def _steps(method: Method, federation: Federation) -> str:
+    """The batches and rates of a run. Their defaults follow from the data and the config."""
+    training, word = method.training, federation.input.word
+    rate = training.learning_rate
+    reference = federation.reference
+    few = f"{min(method.reference_batch(reference), len(reference))} {word}s"
+    if not method.schedule.centers_train:
+        return f"Steps: {few} at a learning rate of {rate:g}."
+    # FedTrans has a rate of its own for the fine-tuning at the reference center.
+    own = getattr(method, "fine_tune_rate", rate * training.reference_rate)
+    many = f"{training.batch_size} {word}s"
+    return f"Steps: {many} at a learning rate of {rate:g}; at the reference center, {few} at {own:g}."
 
 
 def _baseline(tests: Sequence[Member], method: Method) -> list[str]:
