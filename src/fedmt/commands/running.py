@@ -11,7 +11,7 @@ from typing import Any
 from fedmt.commands.steps import next_step, stopped
 from fedmt.config import Config
 from fedmt.config.variants import load_variant
-from fedmt.core.errors import FedmtError
+from fedmt.core.errors import FedmtError, listed
 from fedmt.methods import METHODS
 from fedmt.reports.answer import noun
 from fedmt.runs.comparison import Comparison, compare
@@ -91,11 +91,16 @@ def _refuse_a_baseline_that_tells_nothing(own: Config, other: Config, baseline: 
             f"--baseline {baseline}: the run itself uses this method. Choose another method with --method, "
             "or leave out --baseline."
         )
-    if not (own.tests or own.benchmark):
-        raise FedmtError(
-            f"--baseline {baseline}: there is nothing to compare the two runs on. Add [[tests]] with samples "
-            "labeled in the wanted space to the config, or leave out --baseline."
-        )
+    # Labels in the wanted space may determine those in another space, but not the other way round.
+    if own.benchmark or any(test.space in (None, own.wanted) for test in own.tests):
+        return
+    spaces = listed(dict.fromkeys(test.space for test in own.tests if test.space is not None))
+    only = f"All [[tests]] are labeled in {spaces}. " if own.tests else ""
+    raise FedmtError(
+        f"--baseline {baseline}: there is nothing to compare the two runs on, because the config has no test "
+        f"samples labeled in the wanted space '{own.wanted}'. {only}Add [[tests]] with such samples, or "
+        "leave out --baseline."
+    )
 
 
 def _compared(
