@@ -156,15 +156,9 @@ def of(name: str, value: float, low: float, high: float) -> dict[str, Difference
 @pytest.mark.parametrize(
     ("value", "low", "high", "word", "said"),
     [
-        (0.062, 0.041, 0.083, "better", "FedMT is better than Single, tested on 1,412 test images."),
-        (0.002, -0.01, 0.01, "no difference", "no difference that 1,412 test images can show"),
-        (
-            -0.05,
-            -0.07,
-            -0.03,
-            "worse",
-            "FedMT is worse than Single, tested on 1,412 test images: do not use it.",
-        ),
+        (0.062, 0.041, 0.083, "better", "FedMT is better than Single in balanced accuracy, tested on 1,412 "),
+        (0.002, -0.01, 0.01, "no difference", "no difference in balanced accuracy that 1,412 test images"),
+        (-0.05, -0.07, -0.03, "worse", " in balanced accuracy, tested on 1,412 test images: do not use it."),
         (0.1, math.nan, math.nan, "no difference", "too few test samples for an interval"),
         (0.1, 0.0, 0.2, "no difference", "no difference"),
     ],
@@ -173,8 +167,9 @@ def test_the_verdict_rests_on_balanced_accuracy(value, low, high, word, said):
     found = of("auroc", -0.2, -0.3, -0.1) | of("balanced_accuracy", value, low, high)
     judged = verdict(found, 1412, "FedMT", "Single", "test image")
     assert judged.word == word and said in judged.sentence
+    # The AUROC differs in each of these cases, so no sentence may speak of a difference in general.
     assert judged.sentence.endswith(
-        "AUROC: 0.300 against 0.500, 0.200 lower (95% interval -0.300 to -0.100)."
+        " AUROC, not part of this verdict: 0.300 against 0.500, 0.200 lower (95% interval -0.300 to -0.100)."
     )
 
 

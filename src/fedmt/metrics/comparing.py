@@ -191,25 +191,28 @@ class Verdict:
 def verdict(
     found: Mapping[str, Difference], samples: int, first: str, second: str, noun: str = "test sample"
 ) -> Verdict:
-    """Judged on balanced accuracy, where rare classes count as much as common ones; the AUROC is stated.
+    """Judged on balanced accuracy, where rare classes count as much as common ones.
+
+    The sentence names the metric, because the AUROC, which is stated too, may differ where it does not.
 
     first, second: what the sides are called. noun: what one of the samples is called.
 
     >>> balanced = Difference("balanced_accuracy", 0.602, 0.6, 0.002, -0.011, 0.015)
     >>> print(verdict({"balanced_accuracy": balanced}, 1412, "FedMT", "Single", "test image").sentence)
-    FedMT and Single: no difference that 1,412 test images can show. Balanced accuracy: 60.2% against 60.0%, \
-0.2 points higher (95% interval -1.1 to +1.5).
+    FedMT and Single: no difference in balanced accuracy that 1,412 test images can show. Balanced accuracy: \
+60.2% against 60.0%, 0.2 points higher (95% interval -1.1 to +1.5).
     """
     count = f"{samples:,} {noun}{'' if samples == 1 else 's'}"
     word = found[EVEN_HANDED].judged
+    judged = METRICS[EVEN_HANDED].title.lower()
     said = {
-        "better": f"{first} is better than {second}, tested on {count}.",
-        "no difference": f"{first} and {second}: no difference that {count} can show.",
-        "worse": f"{first} is worse than {second}, tested on {count}: do not use it.",
+        "better": f"{first} is better than {second} in {judged}, tested on {count}.",
+        "no difference": f"{first} and {second}: no difference in {judged} that {count} can show.",
+        "worse": f"{first} is worse than {second} in {judged}, tested on {count}: do not use it.",
     }[word]
-    for name in (EVEN_HANDED, BESIDE):
+    for name, note in ((EVEN_HANDED, ""), (BESIDE, ", not part of this verdict")):
         if name in found:
             metric, of = METRICS[name], found[name]
             values = f"{metric.format(of.first)} against {metric.format(of.second)}"
-            said += f" {metric.title}: {values}, {of.words()}."
+            said += f" {metric.title}{note}: {values}, {of.words()}."
     return Verdict(word, said)

@@ -113,7 +113,7 @@ def sentences(compared: Comparison) -> tuple[str, list[str]]:
     count = f"{samples:,} {compared.noun}{'' if samples == 1 else 's'}"
     begin = {
         "better": f"{first} is better than {second}:",
-        "no difference": f"{first} and {second}: no difference that {count} can show.",
+        "no difference": f"{first} and {second}: no difference in balanced accuracy that {count} can show.",
         "worse": f"{first} is worse than {second}: do not use it.",
     }[compared.verdict.word]
     what = "balanced accuracy" if begin.endswith(":") else "Balanced accuracy"
