@@ -12,7 +12,7 @@ from fedmt.commands.steps import next_step, stopped
 from fedmt.config import Config
 from fedmt.config.variants import load_variant
 from fedmt.core.errors import FedmtError, listed
-from fedmt.methods import METHODS
+from fedmt.methods import called
 from fedmt.reports.answer import noun
 from fedmt.runs.comparison import Comparison, compare
 from fedmt.runs.evaluation import read_evaluation
@@ -110,13 +110,13 @@ def _compared(
     comparison too."""
     (own, folder), (other, place) = runs
     found = [read_evaluation(RunFolder(path).evaluation_file) for path in (folder, place)]
-    names = [METHODS.find(c.method["name"], "method.name").__name__ for c in (own, other)]
+    names = called(own.method["name"]), called(other.method["name"])
     if found[0] is None or found[1] is None:
         raise FedmtError(
             f"{folder}, {place}: the evaluation.npz of a run is missing. Run it again with --resume."
         )
     comparison = compare(
-        {str(folder): found[0]}, {str(place): found[1]}, (names[0], names[1]), noun=noun({"input": own.input})
+        {str(folder): found[0]}, {str(place): found[1]}, names, noun=noun({"input": own.input})
     )
     # Only the name is stored, so that both folders can be moved together.
     summary = {**summary, "comparison": {"baseline": place.name, **comparison.to_json()}}
