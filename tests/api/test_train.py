@@ -119,7 +119,9 @@ def test_the_example(kind: str, tmp_path: Path, command: Any) -> None:
     difference = result.compare(single).differences["wanted"]["accuracy"]
     expected = result.metrics["accuracy"]["wanted"] - single.metrics["accuracy"]["wanted"]
     assert difference.value == pytest.approx(expected) and difference.low <= difference.high
-    assert "wanted, 30 test" in repr(result.compare(single))
+    compared = result.compare(single)
+    assert "wanted, 30 test" in repr(compared)
+    assert (compared.first, compared.second) == ("FedMT", "Single")  # as on the command line
 
     asked = make(3, 4)[0]
     triage, wanted = result.predict(asked, space="triage"), result.predict(asked)

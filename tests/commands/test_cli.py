@@ -736,11 +736,16 @@ def desk(folder: Path, tiny_run, monkeypatch) -> Path:
     return folder
 
 
+TRIAGE_ONLY = 'tests=[{source="manifest",path="berlin.csv",space="triage"}]'
+"""A setting without spaces: the only test set is not labeled in the wanted space."""
+
+
 @pytest.mark.parametrize(
     ("line", "following"),
     [
         ("check federation.toml --set seed=1", "run federation.toml --set seed=1 --baseline single"),
         ("check federation.toml --set tests=[]", "run federation.toml --set 'tests=[]'"),
+        (f"check federation.toml --set {TRIAGE_ONLY}", f"run federation.toml --set '{TRIAGE_ONLY}'"),
         ("report runs/first", "predict runs/first SAMPLES"),
         ("predict runs/first scans/0.png", "export runs/first --onnx model.onnx"),
         ("export runs/first --safetensors m.safetensors", "predict m.safetensors SAMPLES"),
@@ -794,6 +799,10 @@ MISTAKES = [
     ("run federation.toml --baseline sngle", "--baseline sngle: no method 'sngle'. Did you mean 'single'?"),
     ("run federation.toml --baseline fedmt", "--baseline fedmt: the run itself uses this method"),
     ("run federation.toml --baseline single --set tests=[]", "nothing to compare the two runs on"),
+    (
+        f"run federation.toml --baseline single --set {TRIAGE_ONLY}",
+        "no test samples labeled in the wanted space 'diagnosis'. All [[tests]] are labeled in 'triage'. Add",
+    ),
     ("run federation.toml --method single --set method.xi=0.3", "unknown key 'method.xi'"),
     ("run federation.toml --rounds 0", "Invalid value for '--rounds'"),
     ("compare runs/first", "runs/first is the only run. Give at least one more"),

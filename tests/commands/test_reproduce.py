@@ -19,12 +19,11 @@ import torch
 
 import fedmt
 from fedmt.commands import cli
-from fedmt.commands.sweeps.differences import _mean
 from fedmt.commands.sweeps.expansion import Sweep, expand
 from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
 from fedmt.commands.sweeps.workers import run_all
 from fedmt.core.errors import FedmtError
-from fedmt.metrics.comparing import Difference, differences
+from fedmt.metrics.comparing import Difference, _mean, differences, mean_difference
 from fedmt.runs.comparison import probabilities
 from fedmt.runs.evaluation import Predicted, read_evaluation
 
@@ -210,15 +209,14 @@ def test_the_difference_from_the_baseline_is_the_paired_one(folder):
     found = table(folder, "out")
     paths = {r["config_hash"]: Path(r["path"]) for r in found["runs"]}
     cells = {c["column"]: c for c in found["cells"] if c["row"] == "good"}
-    each = []
+    each, tests = [], []
     for digests in zip(cells["FedMT (E)"]["runs"], cells["Single"]["runs"], strict=True):
         one, other = (_evaluation(paths[digest]) for digest in digests)
         labels = torch.from_numpy(one.labels.astype("int64"))
-        each.append(
-            differences([probabilities(one)], [probabilities(other)], labels, ["accuracy"])["accuracy"]
-        )
+        tests.append(([probabilities(one)], [probabilities(other)], labels))
+        each.append(differences(*tests[-1], ["accuracy"])["accuracy"])
     shown = cells["FedMT (E)"]["metrics"]["accuracy.garment"]["difference"]
-    assert shown == _mean(each).to_json()
+    assert shown == mean_difference(tests, "accuracy").to_json()
     assert shown["value"] == pytest.approx(sum(d.value for d in each) / 2)
     assert "difference" not in cells["Single"]["metrics"]["accuracy.garment"]
     ends = [f"{100 * shown[key]:+.1f}" for key in ("value", "low", "high")]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmt.metrics import METRICS, Metric
-from fedmt.metrics.comparing import RESAMPLES, Difference, differences, verdict
-from fedmt.metrics.intervals import drawn_weights
+from fedmt.metrics.comparing import RESAMPLES, Difference, _ends, differences, verdict
+from fedmt.metrics.intervals import drawn_weights, percentiles
 from fedmt.metrics.measuring import Answers, with_intervals
 
 WHOLE = [name for name, metric in METRICS.items() if metric.function is not None]
@@ -47,8 +47,10 @@ def by_hand(
         for row in weights:
             chosen = everyone.repeat_interleave(row.long())
             found.append(side(first, chosen) - side(second, chosen))
-    bias = np.mean(found) - value
-    low, high = np.quantile(np.array(found), [0.025, 0.975]) - bias
+    low, high = np.quantile(np.array(found), [0.025, 0.975])
+    if name == "ece":
+        bias = np.mean(found) - value
+        low, high = (end - bias if end * (end - bias) > 0 else 0.0 for end in (low, high))
     return value, float(low), float(high)
 
 
@@ -63,7 +65,10 @@ def test_against_a_plain_loop(seeds, monkeypatch):
     found = differences(first, second, labels)
     assert list(found) == WHOLE
     for name, difference in found.items():
-        expected = by_hand(name, first, second, labels)
+        value, low, high = by_hand(name, first, second, labels)
+        if difference.judged == "no difference":
+            low, high = min(low, 0.0), max(high, 0.0)
+        expected = (value, low, high)
         assert (difference.value, difference.low, difference.high) == pytest.approx(expected, abs=3e-6), name
         assert difference.first - difference.second == pytest.approx(difference.value, abs=1e-12)
 
@@ -120,12 +125,28 @@ def test_the_paired_interval_is_narrower_where_the_models_err_alike():
     assert paired.high - paired.low < 0.75 * (loose.high - loose.low)
 
 
+def test_no_end_is_moved_across_zero():
+    """An end of exactly zero stays there, and the calibration error's correction stops there."""
+    drawn = torch.cat([torch.zeros(30), torch.linspace(0.001, 0.02, 970)]).double()
+    low, high = percentiles(drawn).tolist()
+    assert low == 0
+    for value in (0.0, 0.009, 0.02, 0.05):
+        assert _ends(METRICS["balanced_accuracy"], drawn, value) == (low, high)
+        assert _ends(METRICS["ece"], drawn, value)[0] == 0
+    drawn = torch.linspace(-0.01, 0.03, 1001).double()
+    assert _ends(METRICS["ece"], drawn, 0.012) == pytest.approx((-0.007, 0.031))  # by as much as the bias
+    assert _ends(METRICS["ece"], drawn, 0.03) == pytest.approx((0, 0.049))
+    assert _ends(METRICS["ece"], -drawn, -0.03) == pytest.approx((-0.049, 0))
+    assert _ends(METRICS["ece"], drawn + 0.02, 0.002) == pytest.approx((0, 0.021))
+
+
 def test_a_metric_that_is_not_defined_is_left_out_and_one_sample_has_no_verdict():
     one, two, _ = drawn(20, 4)
     found = differences([one], [two], torch.zeros(20, dtype=torch.int64))
     assert "auroc" not in found and "accuracy" in found
-    alone = differences([one[:1]], [two[:1]], torch.tensor([0]))["accuracy"]
-    assert alone.judged == "no difference" or alone.low == alone.high
+    right, wrong = torch.eye(3)[:1], torch.eye(3)[1:2]
+    for alone in differences([right], [wrong], torch.tensor([0])).values():
+        assert alone.judged == "no difference"
 
 
 def of(name: str, value: float, low: float, high: float) -> dict[str, Difference]:
@@ -135,15 +156,9 @@ def of(name: str, value: float, low: float, high: float) -> dict[str, Difference
 @pytest.mark.parametrize(
     ("value", "low", "high", "word", "said"),
     [
-        (0.062, 0.041, 0.083, "better", "FedMT is better than Single, tested on 1,412 test images."),
-        (0.002, -0.01, 0.01, "no difference", "no difference that 1,412 test images can show"),
-        (
-            -0.05,
-            -0.07,
-            -0.03,
-            "worse",
-            "FedMT is worse than Single, tested on 1,412 test images: do not use it.",
-        ),
+        (0.062, 0.041, 0.083, "better", "FedMT is better than Single in balanced accuracy, tested on 1,412 "),
+        (0.002, -0.01, 0.01, "no difference", "no difference in balanced accuracy that 1,412 test images"),
+        (-0.05, -0.07, -0.03, "worse", " in balanced accuracy, tested on 1,412 test images: do not use it."),
         (0.1, math.nan, math.nan, "no difference", "too few test samples for an interval"),
         (0.1, 0.0, 0.2, "no difference", "no difference"),
     ],
@@ -152,8 +167,9 @@ def test_the_verdict_rests_on_balanced_accuracy(value, low, high, word, said):
     found = of("auroc", -0.2, -0.3, -0.1) | of("balanced_accuracy", value, low, high)
     judged = verdict(found, 1412, "FedMT", "Single", "test image")
     assert judged.word == word and said in judged.sentence
+    # The AUROC differs in each of these cases, so no sentence may speak of a difference in general.
     assert judged.sentence.endswith(
-        "AUROC: 0.300 against 0.500, 0.200 lower (95% interval -0.300 to -0.100)."
+        " AUROC, not part of this verdict: 0.300 against 0.500, 0.200 lower (95% interval -0.300 to -0.100)."
     )
 
 

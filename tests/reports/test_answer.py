@@ -46,7 +46,14 @@ def test_the_best_run_against_single(made):
         [100 * even.value, 100 * even.low, 100 * even.high], abs=0.051
     )
     assert percent(difference["accuracy"].first) in found["details"][1]
-    assert "best of 2 on these test images" in found["details"][2]
+    auroc = difference["auroc"]
+    shown = re.fullmatch(
+        r"AUROC: ([\d.]+) against ([\d.]+), ([\d.]+) higher \(95% interval \+([\d.]+) to \+([\d.]+)\)\.",
+        found["details"][2],
+    )
+    numbers = [auroc.first, auroc.second, auroc.value, auroc.low, auroc.high]
+    assert [float(x) for x in shown.groups()] == pytest.approx(numbers, abs=0.00051)
+    assert "best of 2 on these test images" in found["details"][3]
     assert found["differences"].keys() == {0, 2}
     # The best run is also compared in its main figures, and the others in the figures of the table.
     assert found["differences"][2].keys() == {*found["differences"][0], "macro_f1", "auroc", "ece"}
@@ -62,7 +69,8 @@ def test_worse_and_no_difference(made):
     assert found["best"] == found["baseline"] == 0  # a worse run should never come first
     found = answer([base, twin])
     assert found["verdict"] == "no difference"
-    assert "no difference that 300 test images can show. Balanced accuracy is 0.0 points" in found["headline"]
+    said = "no difference in balanced accuracy that 300 test images can show. Balanced accuracy is 0.0 points"
+    assert said in found["headline"]
 
 
 def test_seeds_of_one_configuration_are_pooled(made):
@@ -93,7 +101,27 @@ def test_one_run_alone_says_what_it_reaches(made):
             assert percent(measured[name]["fine"][key]) in found["headline"]
     assert found["headline"].startswith("only (FedMT): balanced accuracy is")
     assert found["headline"].endswith("in 'fine', on 300 test images.") and found["baseline"] is None
+    area = measured["auroc"]["fine"]
+    said = (
+        f" and AUROC is {area['value']:.3f} (95% interval {area['low']:.3f} to {area['high']:.3f}) in 'fine'"
+    )
+    assert said in found["headline"]
     assert answer([replace(run, evaluation=None)])["headline"] == ""
+    # Samples of one class have no AUROC.
+    test = run.evaluation.tests[0]
+    alike = replace(run.evaluation, measured=None, tests=[replace(test, labels=np.zeros_like(test.labels))])
+    assert "AUROC" not in (alone := answer([replace(run, evaluation=alike)])["headline"])
+    assert re.search(r"balanced accuracy is [\d.]+% and accuracy is [\d.]+% in 'fine'", alone)
+
+
+def test_the_auroc_is_stated_where_only_the_stored_comparison_is_left(made):
+    run, base = made("federation", skill=3.0), made("alone", "single", 0.7, 2)
+    there = answer([run, base])["details"]
+    stored = compare({"a": run.evaluation}, {"b": base.evaluation}, ("FedMT", "Single"), "test image")
+    summary = {**(run.summary or {}), "comparison": {"baseline": "gone", **stored.to_json()}}
+    found = answer([replace(run, summary=summary)])
+    assert found["headline"].startswith("FedMT is better than Single: balanced accuracy is")
+    assert found["details"][:3] == there[:3] and found["details"][2].startswith("AUROC: 0.")
 
 
 def test_runs_that_were_tested_on_other_samples_get_no_verdict(made, make_run, tmp_path):

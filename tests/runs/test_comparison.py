@@ -33,7 +33,9 @@ def test_every_space_that_all_were_tested_in(tmp_path):
     labels = torch.arange(90) % 3
     expected = differences([probabilities(one.tests[0])], [probabilities(two.tests[0])], labels)
     assert found.differences["lesion"] == expected
-    assert found.verdict.sentence.startswith("a and b: no difference that 90 test samples can show.")
+    assert found.verdict.sentence.startswith(
+        "a and b: no difference in balanced accuracy that 90 test samples can show."
+    )
     both = compare({"a": one, "c": evaluation(2)}, {"b": evaluation(1)}, ("FedMT", "Single"))
     assert list(both.differences) == ["lesion", "triage"] and both.first == "FedMT"
     mean = np.mean([(e.tests[0].predicted == e.tests[0].labels).mean() for e in (one, evaluation(2))])

@@ -25,6 +25,7 @@ from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.core.registry import importing_only
 from fedmt.data.center import Federation
 from fedmt.data.sources.arrays import dump_arrays
+from fedmt.methods import called
 from fedmt.metrics import HEADLINE, METRICS
 from fedmt.metrics.measuring import recorded
 from fedmt.models import Model, load
@@ -157,7 +158,7 @@ class Result:
 
     def _label(self, other: Result) -> tuple[str, str]:
         """What the two are called: by their methods, or by their folders if the methods are the same."""
-        names = [str(r.model.description.method["name"]) for r in (self, other)]
+        names = [called(r.model.description.method["name"]) for r in (self, other)]
         if names[0] == names[1]:
             names = [f"{name}, {r.path.name}" for name, r in zip(names, (self, other), strict=True)]
         if names[0] == names[1]:
@@ -189,7 +190,7 @@ class Result:
     def report(self, path: str | Path, baseline: Result | None = None, title: str | None = None) -> Path:
         """Writes the report, one HTML page. With a baseline, it compares both runs."""
         if baseline is None:
-            report([self.path], Path(path), title or str(self.model.description.method["name"]))
+            report([self.path], Path(path), title or called(self.model.description.method["name"]))
         else:
             report([self.path, baseline.path], Path(path), title, labels=self._label(baseline))
         return Path(path)

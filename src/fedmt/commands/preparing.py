@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -179,7 +178,7 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         console.print("Note: there are no [[tests]], so no accuracy will be reported.")
     changed = [word for item in set_ or [] for word in ("--set", item)]
     if not remote:
-        next_step(console, "run", config, *changed, *_baseline(federation.tests, engine.method))
+        next_step(console, "run", config, *changed, *_baseline(federation, engine.method))
 
 
 def _steps(method: Method, federation: Federation) -> str:
@@ -196,10 +195,11 @@ def _steps(method: Method, federation: Federation) -> str:
     return f"Steps: {many} at a learning rate of {rate:g}; at the reference center, {few} at {own:g}."
 
 
-def _baseline(tests: Sequence[Member], method: Method) -> list[str]:
-    """If there are test samples, suggests a baseline: a run means more next to what the reference center can
-    do alone."""
-    return ["--baseline", "single"] if tests and method.name != "single" else []
+def _baseline(federation: Federation, method: Method) -> list[str]:
+    """Suggests a baseline, because a run means more next to what the reference center can do alone. Two runs
+    are compared on test samples in the wanted space."""
+    comparable = any(test.space == federation.wanted for test in federation.tests)
+    return ["--baseline", "single"] if comparable and method.name != "single" else []
 
 
 def _correspondence(center: Member, method: Method) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from fedmt.commands.steps import next_step, stopped
 from fedmt.config import Config
 from fedmt.config.variants import load_variant
-from fedmt.core.errors import FedmtError
-from fedmt.methods import METHODS
+from fedmt.core.errors import FedmtError, listed
+from fedmt.methods import called
 from fedmt.reports.answer import noun
 from fedmt.runs.comparison import Comparison, compare
 from fedmt.runs.evaluation import read_evaluation
@@ -91,11 +91,16 @@ def _refuse_a_baseline_that_tells_nothing(own: Config, other: Config, baseline: 
             f"--baseline {baseline}: the run itself uses this method. Choose another method with --method, "
             "or leave out --baseline."
         )
-    if not (own.tests or own.benchmark):
-        raise FedmtError(
-            f"--baseline {baseline}: there is nothing to compare the two runs on. Add [[tests]] with samples "
-            "labeled in the wanted space to the config, or leave out --baseline."
-        )
+    # Labels in the wanted space may determine those in another space, but not the other way round.
+    if own.benchmark or any(test.space in (None, own.wanted) for test in own.tests):
+        return
+    spaces = listed(dict.fromkeys(test.space for test in own.tests if test.space is not None))
+    only = f"All [[tests]] are labeled in {spaces}. " if own.tests else ""
+    raise FedmtError(
+        f"--baseline {baseline}: there is nothing to compare the two runs on, because the config has no test "
+        f"samples labeled in the wanted space '{own.wanted}'. {only}Add [[tests]] with such samples, or "
+        "leave out --baseline."
+    )
 
 
 def _compared(
@@ -105,13 +110,13 @@ def _compared(
     comparison too."""
     (own, folder), (other, place) = runs
     found = [read_evaluation(RunFolder(path).evaluation_file) for path in (folder, place)]
-    names = [METHODS.find(c.method["name"], "method.name").__name__ for c in (own, other)]
+    names = called(own.method["name"]), called(other.method["name"])
     if found[0] is None or found[1] is None:
         raise FedmtError(
             f"{folder}, {place}: the evaluation.npz of a run is missing. Run it again with --resume."
         )
     comparison = compare(
-        {str(folder): found[0]}, {str(place): found[1]}, (names[0], names[1]), noun=noun({"input": own.input})
+        {str(folder): found[0]}, {str(place): found[1]}, names, noun=noun({"input": own.input})
     )
     # Only the name is stored, so that both folders can be moved together.
     summary = {**summary, "comparison": {"baseline": place.name, **comparison.to_json()}}

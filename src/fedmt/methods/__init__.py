@@ -18,6 +18,18 @@ METHODS: Registry[type[Method]] = Registry(
     subclass_of(Method, "fedmt.methods.Method"),
 )
 
+
+def called(name: str) -> str:
+    """What people call the method that a config names, which is what its class is called.
+
+    Nothing is imported, because the name may be that of code that is not allowed here.
+
+    >>> called("fedmt"), called("my.methods:Own")
+    ('FedMT', 'Own')
+    """
+    return METHODS[name].__name__ if name in METHODS else name.rpartition(":")[2]
+
+
 __all__ = [
     "METHODS",
     "Answer",
@@ -30,4 +42,5 @@ __all__ = [
     "SemiFL",
     "Single",
     "Training",
+    "called",
 ]

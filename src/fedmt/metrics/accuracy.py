@@ -26,4 +26,12 @@ def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     return of_weighted_mean(probabilities.argmax(1) == labels)
 
 
-METRIC = Metric("accuracy", "Accuracy", accuracy, _interval, resampled=_resampled, unit="share")
+METRIC = Metric(
+    "accuracy",
+    "Accuracy",
+    accuracy,
+    _interval,
+    resampled=_resampled,
+    unit="share",
+    by_sample=lambda probabilities, labels: (probabilities.argmax(1) == labels).double() / len(labels),
+)

@@ -27,6 +27,16 @@ def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     return statistic
 
 
+def _by_sample(probabilities: Tensor, labels: Tensor) -> Tensor:
+    samples = labels.bincount()
+    return (probabilities.argmax(1) == labels).double() / samples[labels] / (samples > 0).sum()
+
+
 METRIC = Metric(
-    "balanced_accuracy", "Balanced accuracy", balanced_accuracy, resampled=_resampled, unit="share"
+    "balanced_accuracy",
+    "Balanced accuracy",
+    balanced_accuracy,
+    resampled=_resampled,
+    unit="share",
+    by_sample=_by_sample,
 )

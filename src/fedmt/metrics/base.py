@@ -44,6 +44,10 @@ class Metric:
     by_class: the values [J], with NaN for a class where it is not defined.
     interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
     every_round: False for a metric that is too slow for that. It is computed only after the last round.
+    by_sample: what each sample adds to the value [N], for a metric that is a sum over the samples. A
+        difference between two models in such a metric is also tested exactly.
+    inflated: True for a metric that noise of either sign makes larger, like a sum of absolute values.
+        Resampling then makes it larger too, and the interval of a difference is corrected for this.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Metric:
     better: Literal["higher", "lower"] = "higher"
     every_round: bool = True
     resampled: Resampled | None = None
+    by_sample: Function | None = None
+    inflated: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in TAKEN:

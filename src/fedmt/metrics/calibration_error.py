@@ -56,4 +56,5 @@ METRIC = Metric(
     _interval,
     resampled=_resampled,
     better="lower",
+    inflated=True,
 )

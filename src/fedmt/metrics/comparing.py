@@ -7,19 +7,25 @@ sides.
 
 Like the intervals of single metrics, these tell how much the difference would vary with other test samples.
 They do not include the variation between training seeds.
+
+An interval by resampling is too narrow if few samples decide. It is therefore extended to zero unless the
+samples that the sides answer differently are evidence enough (`fedmt.metrics.evidence`). The verdict, the
+report and the tables of sweeps all rest on these intervals.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from statistics import mean
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedmt.metrics import EVEN_HANDED, METRICS, Metric
+from fedmt.metrics.evidence import Compared, evident
 from fedmt.metrics.intervals import drawn_weights, percentiles
 
 RESAMPLES = 500
@@ -93,6 +99,33 @@ def differences(
     >>> found.value, found.judged
     (0.5, 'better')
     """
+    found = _resampled(first, second, labels, metrics)
+    return {name: _cautious(one, [(first, second, labels)]) for name, one in found.items()}
+
+
+def mean_difference(tests: Sequence[Compared], metric: str) -> Difference | None:
+    """The mean of one metric's differences on test sets that have no samples in common.
+
+    None if the metric is not defined on any of them.
+    """
+    each = [(test, _resampled(*test, [metric]).get(metric)) for test in tests]
+    known = [(test, one) for test, one in each if one is not None]
+    return _cautious(_mean([one for _, one in known]), [test for test, _ in known]) if known else None
+
+
+def _mean(found: Sequence[Difference]) -> Difference:
+    """The errors on separate samples are independent, so their squares add up."""
+    value = mean(d.value for d in found)
+    below = math.hypot(*(d.value - d.low for d in found)) / len(found)
+    above = math.hypot(*(d.high - d.value for d in found)) / len(found)
+    one, other = mean(d.first for d in found), mean(d.second for d in found)
+    return Difference(found[0].metric, one, other, value, value - below, value + above)
+
+
+def _resampled(
+    first: Sequence[Tensor], second: Sequence[Tensor], labels: Tensor, metrics: Sequence[str] | None
+) -> dict[str, Difference]:
+    """The differences with the intervals that resampling gives, however few samples decide."""
     chosen = [METRICS[name] for name in metrics] if metrics is not None else list(METRICS.values())
     sides = [[p.float() for p in side] for side in (first, second)]
     found: dict[str, Difference] = {}
@@ -113,9 +146,8 @@ def differences(
             )
             drawn[name].append(next(means) - next(means))
     for name, parts in drawn.items():
-        low, high = _ends(torch.cat(parts), found[name].value)
-        values = found[name]
-        found[name] = Difference(name, values.first, values.second, values.value, low, high)
+        low, high = _ends(METRICS[name], torch.cat(parts), found[name].value)
+        found[name] = replace(found[name], low=low, high=high)
     return found
 
 
@@ -124,15 +156,28 @@ def _value(metric: Metric, side: Sequence[Tensor], labels: Tensor) -> float:
     return float(torch.stack([metric.function(p, labels).cpu().double() for p in side]).mean())
 
 
-def _ends(drawn: Tensor, value: float) -> tuple[float, float]:
-    """The percentile interval, corrected for the bias of resampling.
+def _ends(metric: Metric, drawn: Tensor, value: float) -> tuple[float, float]:
+    """The percentile interval. If resampling inflates the metric, this bias is corrected.
 
     Resampling inflates the calibration error of either side, and more so that of the better calibrated one.
-    For the other metrics the bias is nearly zero. The calibration error of few samples is itself too large by
-    about as much. This is not corrected, because the interval belongs to the value that is shown.
+    The calibration error of few samples is itself too large by about as much. This is not corrected, because
+    the interval belongs to the value that is shown. The bias is known only approximately, so the correction
+    moves no end across zero. Other metrics are not corrected: there, the mean of the resamples differs from
+    the value mostly by chance.
     """
-    low, high = (percentiles(drawn) - (drawn.nanmean() - value)).tolist()
+    ends = percentiles(drawn)
+    if metric.inflated:
+        moved = ends - (drawn.nanmean() - value)
+        ends = moved.masked_fill(moved * ends <= 0, 0)
+    low, high = ends.tolist()
     return low, high
+
+
+def _cautious(one: Difference, tests: Sequence[Compared]) -> Difference:
+    """The difference, with an interval that includes zero unless the difference is evident."""
+    if not (one.low > 0 or one.high < 0) or evident(METRICS[one.metric], tests):
+        return one
+    return replace(one, low=min(one.low, 0.0), high=max(one.high, 0.0))
 
 
 @dataclass(frozen=True)
@@ -146,25 +191,28 @@ class Verdict:
 def verdict(
     found: Mapping[str, Difference], samples: int, first: str, second: str, noun: str = "test sample"
 ) -> Verdict:
-    """Judged on balanced accuracy, where rare classes count as much as common ones; the AUROC is stated.
+    """Judged on balanced accuracy, where rare classes count as much as common ones.
+
+    The sentence names the metric, because the AUROC, which is stated too, may differ where it does not.
 
     first, second: what the sides are called. noun: what one of the samples is called.
 
     >>> balanced = Difference("balanced_accuracy", 0.602, 0.6, 0.002, -0.011, 0.015)
     >>> print(verdict({"balanced_accuracy": balanced}, 1412, "FedMT", "Single", "test image").sentence)
-    FedMT and Single: no difference that 1,412 test images can show. Balanced accuracy: 60.2% against 60.0%, \
-0.2 points higher (95% interval -1.1 to +1.5).
+    FedMT and Single: no difference in balanced accuracy that 1,412 test images can show. Balanced accuracy: \
+60.2% against 60.0%, 0.2 points higher (95% interval -1.1 to +1.5).
     """
     count = f"{samples:,} {noun}{'' if samples == 1 else 's'}"
     word = found[EVEN_HANDED].judged
+    judged = METRICS[EVEN_HANDED].title.lower()
     said = {
-        "better": f"{first} is better than {second}, tested on {count}.",
-        "no difference": f"{first} and {second}: no difference that {count} can show.",
-        "worse": f"{first} is worse than {second}, tested on {count}: do not use it.",
+        "better": f"{first} is better than {second} in {judged}, tested on {count}.",
+        "no difference": f"{first} and {second}: no difference in {judged} that {count} can show.",
+        "worse": f"{first} is worse than {second} in {judged}, tested on {count}: do not use it.",
     }[word]
-    for name in (EVEN_HANDED, BESIDE):
+    for name, note in ((EVEN_HANDED, ""), (BESIDE, ", not part of this verdict")):
         if name in found:
             metric, of = METRICS[name], found[name]
             values = f"{metric.format(of.first)} against {metric.format(of.second)}"
-            said += f" {metric.title}: {values}, {of.words()}."
+            said += f" {metric.title}{note}: {values}, {of.words()}."
     return Verdict(word, said)

@@ -43,6 +43,7 @@ BRIER = Metric(
     lambda probabilities, labels: of_the_mean(squared_distances(probabilities, labels)),
     resampled=lambda probabilities, labels: of_weighted_mean(squared_distances(probabilities, labels)),
     better="lower",
+    by_sample=lambda probabilities, labels: squared_distances(probabilities, labels) / len(labels),
 )
 LOG_LOSS = Metric(
     "log_loss",
@@ -52,4 +53,5 @@ LOG_LOSS = Metric(
     resampled=lambda probabilities, labels: of_weighted_mean(surprises(probabilities, labels)),
     unit="nats",
     better="lower",
+    by_sample=lambda probabilities, labels: surprises(probabilities, labels) / len(labels),
 )

@@ -18,16 +18,19 @@ from fedmt.core.errors import FedmtError
 from fedmt.core.rounding import percent, points
 from fedmt.inputs import DEFAULT_INPUT
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
-from fedmt.metrics.comparing import Difference, differences
+from fedmt.metrics.comparing import BESIDE, Difference, differences
 from fedmt.reports.configurations import Configuration, configurations, listed, title
 from fedmt.reports.reported import ReportedRun
 from fedmt.runs.comparison import Comparison, compare, probabilities
 from fedmt.runs.evaluation import Place, Predicted
 
-SAID = (EVEN_HANDED, HEADLINE)
-"""The metrics of the answer. The verdict is based on the first."""
+LISTED = (EVEN_HANDED, HEADLINE)
+"""The metrics in which every run is compared with the baseline. The verdict is based on the first."""
 
-SHOWN = (*SAID, "macro_f1", "auroc", "ece")
+SAID = (*LISTED, BESIDE)
+"""The metrics that the answer's sentences state."""
+
+SHOWN = (*SAID, "macro_f1", "ece")
 """The main figures of the best run, each with its difference from the baseline."""
 
 
@@ -65,7 +68,7 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         said = "No verdict: these runs were not tested on the same samples."
         return {**found, "best": best.places[0], "headline": said, "details": [str(error)]}
     best = max(others, key=lambda g: g.mean)
-    compared = against[best.name]
+    compared = _compared(runs, best, baseline, SHOWN)
     headline, details = sentences(compared)
     if len(others) > 1:
         details.append(
@@ -76,8 +79,8 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     for group in others:
         both = against[group.name].differences[compared.wanted]
         for place in group.places:
-            found["differences"][place] = {name: _short(both[name]) for name in SAID if name in both}
-    main = _compared(runs, best, baseline, SHOWN).differences[compared.wanted]
+            found["differences"][place] = {name: _short(one) for name, one in both.items()}
+    main = compared.differences[compared.wanted]
     for place in best.places:
         found["differences"][place] = {name: _short(one) for name, one in main.items()}
     found["sites"] = _by_site(runs, others, baseline)
@@ -113,7 +116,7 @@ def sentences(compared: Comparison) -> tuple[str, list[str]]:
     count = f"{samples:,} {compared.noun}{'' if samples == 1 else 's'}"
     begin = {
         "better": f"{first} is better than {second}:",
-        "no difference": f"{first} and {second}: no difference that {count} can show.",
+        "no difference": f"{first} and {second}: no difference in balanced accuracy that {count} can show.",
         "worse": f"{first} is worse than {second}: do not use it.",
     }[compared.verdict.word]
     what = "balanced accuracy" if begin.endswith(":") else "Balanced accuracy"
@@ -121,20 +124,29 @@ def sentences(compared: Comparison) -> tuple[str, list[str]]:
     details = []
     for name in (n for n in SAID if n in found):
         one = found[name]
-        said = f"{METRICS[name].title}: {percent(one.first)} against {percent(one.second)}"
+        metric = METRICS[name]
+        said = f"{metric.title}: {metric.format(one.first)} against {metric.format(one.second)}"
         # The difference in balanced accuracy is in the headline.
         details.append(f"{said}." if one is even else f"{said}, {_size(one)} ({_interval(one)}).")
     return headline, details
 
 
 def _size(one: Difference) -> str:
-    return f"{points(abs(one.value))} points {'higher' if one.value >= 0 else 'lower'}"
+    unit = " points" if METRICS[one.metric].unit == "share" else ""
+    return f"{_change(one, abs(one.value))}{unit} {'higher' if one.value >= 0 else 'lower'}"
 
 
 def _interval(one: Difference) -> str:
     if not math.isfinite(one.low + one.high):
         return "too few samples for an interval"
-    return f"95% interval {points(one.low, True)} to {points(one.high, True)}"
+    return f"95% interval {_change(one, one.low, True)} to {_change(one, one.high, True)}"
+
+
+def _change(one: Difference, size: float, sign: bool = False) -> str:
+    """In the metric's unit, as the page's scripts write it: shares in percentage points."""
+    if METRICS[one.metric].unit == "share":
+        return points(size, sign)
+    return f"{size:{'+' if sign else ''}.3f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _tested(run: ReportedRun) -> bool:
@@ -150,7 +162,7 @@ def _compared(
     runs: Sequence[ReportedRun],
     first: Configuration,
     second: Configuration,
-    metrics: Sequence[str] = SAID,
+    metrics: Sequence[str] = LISTED,
 ) -> Comparison:
     sides = [
         {runs[i].label: made for i in group.places if (made := runs[i].evaluation) is not None}
@@ -220,17 +232,19 @@ def _alone(run: ReportedRun) -> str:
     test = next(t for t in run.evaluation.tests if t.space == wanted)
     measured = (run.evaluation.measured or {}).get("metrics", {})
     parts = []
-    for name in SAID:
-        one = measured.get(name, {}).get(wanted)
+    for metric in (METRICS[name] for name in SAID):
+        one = measured.get(metric.name, {}).get(wanted)
         if one is None:
-            function = METRICS[name].function
-            assert function is not None
+            assert metric.function is not None
             labels = torch.from_numpy(test.labels.astype("int64"))
-            one = {"value": float(function(probabilities(test), labels))}
-        interval = f" (95% interval {percent(one['low'])} to {percent(one['high'])})" if "low" in one else ""
-        parts.append(f"{METRICS[name].title.lower()} is {percent(one['value'])}{interval}")
+            one = {"value": float(metric.function(probabilities(test), labels))}
+        if not math.isfinite(one["value"]):
+            continue  # there is no AUROC if all test samples belong to one class
+        ends = f"{metric.format(one['low'])} to {metric.format(one['high'])}" if "low" in one else ""
+        called = metric.title if metric.title.isupper() else metric.title.lower()
+        parts.append(f"{called} is {metric.format(one['value'])}{f' (95% interval {ends})' if ends else ''}")
     count = f"{len(test.labels):,} {noun(run.settings)}{'' if len(test.labels) == 1 else 's'}"
-    return f"{title(run)}: {' and '.join(parts)} in '{wanted}', on {count}."
+    return f"{title(run)}: {', '.join(parts[:-1])} and {parts[-1]} in '{wanted}', on {count}."
 
 
 def _seeds_alone(group: Configuration) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedmt.methods import METHODS
+from fedmt.methods import called
 from fedmt.metrics import EVEN_HANDED, METRICS
 from fedmt.models.correspondences import in_short, plan
 from fedmt.reports.centers import origins
@@ -104,8 +104,7 @@ def _beginning(labels: Sequence[str]) -> str:
 
 def title(run: ReportedRun) -> str:
     """The run's label, with its method where the label does not say it: `federation (FedMT)`."""
-    name = str(run.settings.get("method", {}).get("name", ""))
-    method = METHODS[name].__name__ if name in METHODS else name
+    method = called(str(run.settings.get("method", {}).get("name", "")))
     said = not method or method.lower() in run.label.lower()
     return run.label if said else f"{run.label} ({method})"
 

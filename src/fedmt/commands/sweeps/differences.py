@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 
 import numpy as np
 import torch
@@ -14,7 +11,7 @@ from fedmt.commands.sweeps.expansion import Cell, Run
 from fedmt.commands.sweeps.figures import spelled_out
 from fedmt.commands.sweeps.results import Results
 from fedmt.metrics import METRICS
-from fedmt.metrics.comparing import Difference, differences
+from fedmt.metrics.comparing import Difference, differences, mean_difference
 from fedmt.runs.comparison import probabilities
 from fedmt.runs.evaluation import Evaluation, Predicted, read_evaluation
 from fedmt.runs.folder import RunFolder
@@ -61,23 +58,12 @@ def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Diff
         # for it.
         sides = [[probabilities(test) for test in side] for side in zip(*pairs, strict=True)]
         return differences(sides[0], sides[1], _labels(pairs[0][0]), [name]).get(name)
-    each = [
-        d
+    tests = [
+        ([probabilities(one)], [probabilities(other)], _labels(one))
         for one, other in pairs
         if np.array_equal(one.labels, other.labels)
-        and (d := differences([probabilities(one)], [probabilities(other)], _labels(one), [name]).get(name))
     ]
-    return _mean(each) if each else None
-
-
-def _mean(found: Sequence[Difference]) -> Difference:
-    """The interval of differences on separate test samples. Their errors are independent, so the squares
-    add up."""
-    value = mean(d.value for d in found)
-    below = math.hypot(*(d.value - d.low for d in found)) / len(found)
-    above = math.hypot(*(d.high - d.value for d in found)) / len(found)
-    one, other = mean(d.first for d in found), mean(d.second for d in found)
-    return Difference(found[0].metric, one, other, value, value - below, value + above)
+    return mean_difference(tests, name)
 
 
 def _predicted(run: Run, metric: str, folder: Path) -> Predicted | None:
