@@ -313,7 +313,7 @@ def test_paper_figures(path):
                 count += 1
     expected = {
         "main": 45, "initialization": 30, "fitzpatrick": 24, "thresholds": 8, "lambda2": 14, "estimators": 16,
-        "noniid": 6, "scalability": 4, "cifar100": 4, "readings": 14,
+        "noniid": 6, "scalability": 4, "cifar100": 4, "readings": 14, "paper_network": 12,
     }  # fmt: skip
     assert count == expected.get(path.stem, 0)
 
@@ -366,8 +366,8 @@ def keys_of(name: str, weights: tuple[Path, ...], *rows: str) -> set[str]:
     ("name", "rows"),
     [
         ("coarse", ()),
-        ("initialization", ()),
-        ("backbones", ("ResNet18, random",)),
+        ("initialization", tuple(f"ImageNet, n = {n}" for n in (5, 10, 15, 20, 25))),
+        ("backbones", ("ResNet9, random",)),
         ("scalability", ("C = 10",)),
         ("cifar100_strategies", ("FedAvgM (default)",)),
         ("cifar100_participation", ("all",)),
