@@ -179,3 +179,20 @@ def test_the_saved_config_of_a_run_has_the_same_baseline_as_the_original(tmp_pat
     # A value that is not the default was chosen.
     chosen = load_variant(saved, ["training.smallest_reference_batch=25"], None, method)[0]
     assert chosen.training.smallest_reference_batch == 25
+
+
+@pytest.mark.parametrize("preset", ["", 'preset = "paper"\n'])
+def test_what_a_config_sets_applies_to_its_baseline(tmp_path, preset):
+    """Even a value that would be the default of the run's method, but not that of the baseline or preset."""
+    path, saved = tmp_path / "federation.toml", tmp_path / "config.toml"
+    own = "learning_rate = 0.1\nsmallest_reference_batch = 50\n"
+    path.write_text(preset + CONFIG.replace("[training]\n", f"[training]\n{own}"))
+    found = [load_variant(path, baseline="single")[0].training]
+    if preset:  # without one, a saved config does not tell which values were chosen
+        saved.write_text(dump_config(load_variant(path)[0]))
+        found.append(load_variant(saved, baseline="single")[0].training)
+    else:
+        path.write_text(CONFIG)
+        found.append(load_variant(path, ["training.smallest_reference_batch=50"], None, "single")[0].training)
+    for training in found:
+        assert (training.learning_rate, training.smallest_reference_batch) == (0.1, 50)

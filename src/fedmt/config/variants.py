@@ -37,8 +37,11 @@ def load_variant(
 
 def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
     """Changes the config's method. Options that the new method does not have, and tables it rejects, are left
-    out, and so are values that were the default for the former method, because the new one may have another.
-    The saved config of a run states every value, whether it was chosen or not.
+    out.
+
+    The saved config of a run states every value, whether it was chosen or not. In it, values that were the
+    default for the former method are left out too, because the new one may have another. This does not apply
+    with a preset, because each value is then the preset's or was chosen instead of it.
     """
     chosen = METHODS.find(name, asked)
     own = raw.get("method", {})
@@ -48,7 +51,7 @@ def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
     known = {"name", *option_names(chosen)}
     left = [f"method.{key}" for key in own if key not in known] if name != before else []
     training = raw.get("training")
-    if name != before and isinstance(training, dict):
+    if name != before and isinstance(training, dict) and {*ADAPTING} <= {*training} and "preset" not in raw:
         default = {k: getattr(Training, k) for k in ADAPTING} | adapted_defaults(raw)
         raw["training"] = {k: v for k, v in training.items() if k not in ADAPTING or v != default[k]}
     raw["method"] = {key: value for key, value in own.items() if f"method.{key}" not in left} | {"name": name}
