@@ -298,6 +298,9 @@ def test_a_wrong_choice_of_correspondence_is_not_taken_for_a_matrix(error_of):
             "3",
             "input should be a valid boolean, unable to interpret input, or a valid string (got 3).",
         ),
+        ("training", "3", "input should be a table (got 3)."),
+        ("benchmark.data", "3", "input should be a table (got 3)."),
+        ("benchmark.data.path", "3", "input should be a path (got 3)."),
     ],
 )
 def test_a_choice_that_is_none_is_told_in_one_line(error_of, key, value, said):

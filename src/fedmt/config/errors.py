@@ -76,12 +76,19 @@ def _wrong(alternatives: Sequence[ErrorDetails]) -> str:
     given, said = alternatives[0]["input"], ""
     known: list[str] = []
     for finding in alternatives:
-        expected = finding["msg"][0].lower() + finding["msg"][1:].replace("a valid dictionary", "a table")
+        expected = _said(finding["msg"])
         said += f", or {expected.removeprefix('input should be ')}" if said else expected
         if finding["type"] == "literal_error":
             known += re.findall(r"'([^']+)'", finding["ctx"]["expected"])
     shown = "" if isinstance(given, dict | list) else f" (got {given!r})"
     return f"{said}{shown}.{nearest(given, known) if isinstance(given, str) else ''}"
+
+
+def _said(message: str) -> str:
+    """A message of Pydantic in the words of a config."""
+    said = message[0].lower() + message[1:]
+    said = re.sub(r"a (valid )?dictionary( or (an )?instance of \S+)?", "a table", said)
+    return re.sub(r"is not a valid path for <.*>", "should be a path", said)
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
@@ -92,7 +99,7 @@ def _is_type_tag(part: object) -> bool:
     """Pydantic includes the alternative of a union that it tried in the location ('str',
     'dict[str,...]', …)."""
     tags = (
-        r"str|bool|int|float|path|(literal|dict|tuple|json-or-python|lax-or-strict)\[.*|"
+        r"str|bool|int|float|(literal|dict|tuple|json-or-python|lax-or-strict)\[.*|"
         r"(function|constrained)-.*"
     )
     return isinstance(part, str) and re.fullmatch(tags, part) is not None
