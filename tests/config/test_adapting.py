@@ -7,7 +7,13 @@ from fedmt.config.adapting import adapted
 
 @pytest.mark.parametrize(
     ("backbone", "rate"),
-    [("resnet18", 0.03), ("resnet50", 0.03), ("mobilenet_v2", 0.01), ("timm:efficientnet_b0", 0.01)],
+    [
+        ({"backbone": "resnet18"}, 0.03),
+        ({"backbone": "resnet50"}, 0.03),
+        ({}, 0.03),  # the default is resnet18
+        ({"backbone": "mobilenet_v2"}, 0.01),
+        ({"backbone": "timm:efficientnet_b0"}, 0.01),
+    ],
 )
 @pytest.mark.parametrize(
     ("method", "rates"),
@@ -18,7 +24,7 @@ from fedmt.config.adapting import adapted
     ],
 )
 def test_a_pretrained_network_is_trained_at_other_rates(method, rates, backbone, rate):
-    model = {"weights": "weights.safetensors", "backbone": backbone}
+    model = {"weights": "weights.safetensors", **backbone}
     raw = {"model": model, "training": {"rounds": 3}, "method": method}
     assert adapted(raw)["training"] == {**rates, "learning_rate": rate, "rounds": 3}
     assert raw["training"] == {"rounds": 3}
@@ -61,7 +67,7 @@ def test_from_random_weights_the_reference_center_takes_larger_batches(raw):
 
 def test_what_a_config_sets_counts():
     raw = {"model": {"weights": "resnet18.safetensors"}, "training": {"reference_rate": 0.5}}
-    assert adapted(raw)["training"] == {"learning_rate": 0.01, "reference_rate": 0.5}
+    assert adapted(raw)["training"] == {"learning_rate": 0.03, "reference_rate": 0.5}
 
 
 def test_other_configs_are_left_alone():

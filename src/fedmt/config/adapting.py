@@ -11,7 +11,7 @@ from typing import Any
 
 from fedmt.config.schema import NAMED, find_input, sees_vectors
 from fedmt.core.errors import FedmtError
-from fedmt.inputs import DEFAULT_INPUT
+from fedmt.inputs import DEFAULT_INPUT, Input
 from fedmt.methods import METHODS
 
 PRETRAINED = {"learning_rate": 0.01}
@@ -50,7 +50,7 @@ def adapted_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
         return {}  # validation reports what is not a table
     own: dict[str, Any] = dict(PRIVATE) if "privacy" in raw else {}
     if model.get("weights"):
-        own |= PRETRAINED_RESNET if "resnet" in str(model.get("backbone")) else PRETRAINED
+        own |= PRETRAINED_RESNET if "resnet" in _backbone(raw, model) else PRETRAINED
     if model.get("freeze") and model.get("head", "linear") == "linear":
         own |= FROZEN
     name = str(method.get("name", NAMED["method"][0]))  # validation reports what is not a name
@@ -64,7 +64,18 @@ def adapted_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _has_features(raw: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
     if model.get("weights") or model.get("freeze"):
         return True
+    kind = _input(raw)
+    return kind is not None and sees_vectors(kind)
+
+
+def _backbone(raw: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """The network's name, which is that of the input's default if the config names none."""
+    kind = _input(raw)
+    return str(model.get("backbone", "" if kind is None else kind.backbone))
+
+
+def _input(raw: Mapping[str, Any]) -> type[Input] | None:
     try:
-        return sees_vectors(find_input(raw.get("input", DEFAULT_INPUT.name)))
+        return find_input(raw.get("input", DEFAULT_INPUT.name))
     except FedmtError:  # validation reports an unknown input
-        return False
+        return None
