@@ -65,19 +65,17 @@ def claims(tables: Tables) -> str:
 def seeds(tables: Tables) -> str:
     """How much the results of a cell differ between seeds."""
     lines = []
-    for row, column in tables.cells("main"):
-        runs = tables.finished("main", row, column)
-        values = [value for run in runs if (value := run.last("accuracy.fine")) is not None]
-        if len(values) > 1:
-            each = ", ".join(f"{value:.2f}" for value in values)
-            figure = tables.figure("main", row, column, "accuracy.fine")
-            assert figure is not None and figure.deviation is not None
-            lines.append(
-                (f"{column}, {row}", each, f"{figure.deviation:.2f}", f"{max(values) - min(values):.2f}")
-            )
-    return plain_table(
-        ("cell of the main table", "accuracy of each seed", "standard deviation", "range"), lines
-    )
+    for experiment, network in (("main", ""), ("paper_network", ", the paper's network")):
+        for row, column in tables.cells(experiment):
+            runs = tables.finished(experiment, row, column)
+            values = [value for run in runs if (value := run.last("accuracy.fine")) is not None]
+            if len(values) > 1:
+                each = ", ".join(f"{value:.2f}" for value in values)
+                figure = tables.figure(experiment, row, column, "accuracy.fine")
+                assert figure is not None and figure.deviation is not None
+                cell, spread = f"{column}, {row}{network}", max(values) - min(values)
+                lines.append((cell, each, f"{figure.deviation:.2f}", f"{spread:.2f}"))
+    return plain_table(("cell", "accuracy of each seed", "standard deviation", "range"), lines)
 
 
 def repeats(tables: Tables) -> str:

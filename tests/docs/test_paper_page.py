@@ -46,6 +46,19 @@ def test_the_page_is_what_the_raw_files_make(tables):
         assert f"fedmt reproduce {name}`" in known
 
 
+def test_the_seeds_of_the_main_table_and_of_the_papers_network_are_shown(tables):
+    """The main table alone may have one seed in each cell."""
+    shown = paper_page.seeds(tables).splitlines()
+    assert "| FedMT (T), n = 25, the paper's network | 67.06, 66.87, 66.83 | 0.12 | 0.23 |" in shown
+    several = [
+        cell
+        for experiment in ("main", "paper_network")
+        for cell in tables.cells(experiment)
+        if len(tables.finished(experiment, *cell)) > 1
+    ]
+    assert len(shown) == len(several) + 2  # and the two lines of the header
+
+
 def test_a_cell_has_the_last_rounds_of_its_seeds(tables):
     """Reads the files without using the scripts."""
     found = []
