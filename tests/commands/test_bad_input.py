@@ -157,6 +157,13 @@ def network(name: str) -> Callable[[Path], str]:
     return spoil
 
 
+def too_small(folder: Path) -> str:
+    """Images of three pixels, for a network that halves the side three times."""
+    config = folder / "federation.toml"
+    config.write_text(config.read_text().replace("small_cnn", "resnet9"))
+    return "images.size=3"
+
+
 def text(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content)
 
@@ -268,6 +275,14 @@ MISTAKES: list[tuple[str, Callable[[Path], object], list[str]]] = [
     ("table", network("narrow"), ["'broken_networks:narrow' cannot take 2 rows as a tensor of shape (2, 3)"]),
     ("text", network("narrow"), ["cannot take 2 texts as a tensor of shape (2, 4096): RuntimeError: "]),
     ("folder", network("picture"), ["cannot take 2 images as a tensor of shape (2, 1, 8, 8): RuntimeError:"]),
+    (
+        "folder",
+        too_small,
+        [
+            "federation.toml: model.backbone: 'resnet9' cannot take 2 images as a tensor of shape (2, 1, 3",
+            "too small. Choose another model.backbone, or change images.size or images.channels.",
+        ],
+    ),
     ("npz", network("twice"), ["'broken_networks:twice' returned an object of type tuple, expected a"]),
     ("npz", network("failing"), ["calling failing(classes=2, features=2) raised RuntimeError: no such laye"]),
 ]

@@ -23,6 +23,7 @@ from PIL import Image
 
 import fedmt
 from fedmt.commands import cli
+from fedmt.methods import FedMT
 from fedmt.runs.checkpoints import load_checkpoint
 from fedmt.runs.folder import RunFolder
 
@@ -211,7 +212,6 @@ def test_check_shows_the_federation(invoke, folder):
     status, out, err = invoke("check", folder / "federation.toml")
     assert (status, err) == (0, "")
     assert "'diagnosis' (3 classes)" in out and "Nothing was trained" in out
-    assert "Steps: 4 images at a learning rate of 0.02; at the reference center, 6 images at 0.02." in out
     assert rows_of(out) == {
         "aachen": ["6", "diagnosis (3)", "none", "reference center"],
         "berlin": ["6", "triage (3)", "1: 'other'", "known, partition"],
@@ -224,6 +224,77 @@ def test_check_shows_the_federation(invoke, folder):
     }
     assert "small_cnn" in out and "2 rounds" in out and "1 x 8 x 8" in out
     assert not (Path.cwd() / "runs").exists()
+
+
+CENTERS = "Centers train on 4 images per step at a learning rate of 0.02 in round 1."
+REFERENCE = (
+    "The reference center trains on 10 images per step (with repeats, because it has 6) at a learning rate of"
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("", [CENTERS, f"{REFERENCE} 0.02 in the warm-up and in round 1."]),
+        (
+            "training.reference_rate=0.5 training.reference_batch_size=3",
+            [
+                CENTERS,
+                "The reference center trains on 3 images per step at a learning rate of 0.02 in the warm-up, "
+                "and on 3 images per step at a learning rate of 0.01 in round 1.",
+            ],
+        ),
+        ("training.reference_epochs=0", [CENTERS, f"{REFERENCE} 0.02 in the warm-up."]),
+        ("training.reference_epochs=0 training.warmup_epochs=0", [CENTERS]),
+        (
+            "training.batch_size=5 training.warmup_epochs=0",  # delhi has 4 images
+            [
+                "Centers train on 5 images per step (with repeats, at a center that has fewer) at a learning "
+                "rate of 0.02 in round 1.",
+                f"{REFERENCE} 0.02 in round 1.",
+            ],
+        ),
+        (
+            "method.name=semifl privacy.epsilon=5 privacy.delta=0.01",
+            [
+                CENTERS.replace("per step", "per step on average"),
+                f"{REFERENCE} 0.02 in the warm-up and in round 1.",
+            ],
+        ),
+        (
+            "method.name=semifl privacy.epsilon=5 privacy.delta=0.01 training.batch_size=5",
+            [
+                "Centers train on up to 5 images per step on average at a learning rate of 0.02 in round 1.",
+                f"{REFERENCE} 0.02 in the warm-up and in round 1.",
+            ],
+        ),
+        ("method.name=fedtrans method.fine_tune_rate=0.3", [CENTERS, f"{REFERENCE} 0.3 in round 2."]),
+        ("method.name=fedrep", [CENTERS, f"{REFERENCE} 0.02 in round 1."]),
+        ("method.name=single", [f"{REFERENCE} 0.02 in the warm-up and in round 1."]),
+    ],
+)
+def test_check_says_what_the_steps_will_be(invoke, folder, settings, said):
+    change(folder / "federation.toml", "xi = 0.4\n", "")
+    changes = [word for item in settings.split() for word in ("--set", item)]
+    status, out, err = invoke("check", folder / "federation.toml", *changes)
+    assert status == 0, err
+    words = " ".join(out.split())
+    assert words.partition("Nothing was trained. ")[2].partition(" Next:")[0] == " ".join(said)
+
+
+def test_check_asks_the_method_how_the_reference_center_trains(invoke, folder, monkeypatch):
+    """A method of one's own may choose any batch and rate, and an option may have the name of FedTrans's."""
+
+    def work(self, reference, round, rng):
+        return self.supervised_work(reference, 1, 2, 0.5 if round else 0.25, rng)
+
+    monkeypatch.setattr(FedMT, "reference_work", work)
+    monkeypatch.setattr(FedMT, "fine_tune_rate", 0.7, raising=False)
+    _, out, _ = invoke("check", folder / "federation.toml")
+    assert (
+        "The reference center trains on 2 images per step at a learning rate of 0.25 in the warm-up, and on "
+        "2 images per step at a learning rate of 0.5 in round 1."
+    ) in " ".join(out.split())
 
 
 def test_check_of_centers_on_other_machines(invoke, folder):

@@ -385,6 +385,19 @@ def test_the_rows_of_the_papers_experiments_differ(weights):
         assert len({c.runs[0].key for c in found}) == len(found), name
 
 
+@pytest.mark.parametrize("name", ["main", "coarse", "backbones", "initialization"])
+def test_what_the_search_found_is_used_with_every_network_from_random_weights(name, weights):
+    """From ImageNet weights, which the search has not covered, the baselines have the recipe."""
+    for cell in expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=weights)):
+        config, random = cell.runs[0].config, cell.runs[0].config.model.weights is None
+        single, fedrep = (config.method["name"] == method for method in ("single", "fedrep"))
+        assert config.training.weight_decay == (0.005 if single and random else 0.001), (
+            cell.row,
+            cell.column,
+        )
+        assert config.training.reference_epochs == (8 if fedrep and random else 4), (cell.row, cell.column)
+
+
 def test_the_search_for_the_baselines_is_not_judged_on_test_images(weights):
     for cell in expand(read_experiment(known_experiments()["baselines_search"]), Sweep(weights=weights)):
         assert all(run.config.benchmark.test_per_class == 75 for run in cell.runs)

@@ -200,7 +200,7 @@ def test_a_model_whose_method_is_elsewhere(folder: Path, monkeypatch: pytest.Mon
             "method.estimator: no estimator 'EM'. Known: 'counting', 'em', 'learnable', or",
         ),
         ("method.estimator=fedmt_test_own:Signs", "'Signs' is not a subclass of fedmt.estimators.Estimator."),
-        ("method.estimator=3", "method.estimator: input should be a valid string"),
+        ("method.estimator=3", "method.estimator: input should be text"),
         ("method.training=1", "method.training: this belongs in its own table, [training]"),
         ("aggregation.training=1", "aggregation.training: this belongs in its own table, [training]"),
     ],

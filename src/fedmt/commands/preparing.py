@@ -182,17 +182,40 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
 
 
 def _steps(method: Method, federation: Federation) -> str:
-    """The batches and rates of a run. Their defaults follow from the data and the config."""
-    training, word = method.training, federation.input.word
-    rate = training.learning_rate
-    reference = federation.reference
-    few = f"{min(method.reference_batch(reference), len(reference))} {word}s"
-    if not method.schedule.centers_train:
-        return f"Steps: {few} at a learning rate of {rate:g}."
-    # FedTrans has a rate of its own for the fine-tuning at the reference center.
-    own = getattr(method, "fine_tune_rate", rate * training.reference_rate)
-    many = f"{training.batch_size} {word}s"
-    return f"Steps: {many} at a learning rate of {rate:g}; at the reference center, {few} at {own:g}."
+    """The batches and learning rates of a run, whose defaults follow from the data and the config."""
+    import numpy as np
+
+    training, schedule, word = method.training, method.schedule, federation.input.word
+    said = []
+    if schedule.centers_train:
+        batch = f"{training.batch_size} {word}s per step"
+        fewer = any(m.size is not None and m.size < training.batch_size for m in federation.roster.members)
+        if method.privacy is not None:
+            batch = f"{'up to ' if fewer else ''}{batch} on average"
+        elif fewer:
+            batch += " (with repeats, at a center that has fewer)"
+        said.append(f"Centers train on {batch} at a learning rate of {training.rate(1):g} in round 1.")
+    reference, own = federation.reference, dict[str, list[str]]()
+    for round in _reference_rounds(method):
+        # The method itself is asked, because it decides how the reference center trains.
+        work = method.reference_work(reference, round, np.random.default_rng(0))
+        if work is not None:
+            size = work.steps["index"].shape[-1]
+            repeats = f" (with repeats, because it has {len(reference)})" if size > len(reference) else ""
+            batch = f"on {size} {word}s per step{repeats} at a learning rate of {work.learning_rate:g}"
+            own.setdefault(batch, []).append(f"in round {round}" if round else "in the warm-up")
+    if own:
+        steps = ", and ".join(f"{batch} {' and '.join(when)}" for batch, when in own.items())
+        said.append(f"The reference center trains {steps}.")
+    return "\n".join(said)
+
+
+def _reference_rounds(method: Method) -> list[int]:
+    """The first rounds in which the reference center trains: the warm-up, and the first one after it."""
+    schedule, last = method.schedule, method.training.rounds
+    trains = [r for r in range(last + 1) if schedule.reference_trains_after(r, last)]
+    later = [1] if schedule.reference_counts_in_mean else [r for r in trains if r > 0]
+    return [r for r in trains if r == 0] + later[:1]
 
 
 def _baseline(federation: Federation, method: Method) -> list[str]:

@@ -185,14 +185,15 @@ def build_model(config: Config, federation: Federation, network: nn.Module | Non
     seen = input.plain(reference.values[:2])
     expected = (len(seen), len(federation.wanted))
     key, name = _trained(config)
-    where = f"{key}: '{name}'"
+    where = f"{config._where}: {key}: '{name}'"
     try:
         with torch.no_grad():
             scores: object = model.eval()(seen)
     except Exception as error:  # the user's own network may do anything
         raise FedmtError(
             f"{where} cannot take {len(seen)} {input.word}s as a tensor of shape {tuple(seen.shape)}: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {str(error).rstrip('.')}. Choose another {key}"
+            + (f", or change {input.shaped_by}." if input.shaped_by else ".")
         ) from error
     if not isinstance(scores, Tensor):
         raise FedmtError(

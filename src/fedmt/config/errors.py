@@ -88,6 +88,8 @@ def _said(message: str) -> str:
     """A message of Pydantic in the words of a config."""
     said = message[0].lower() + message[1:]
     said = re.sub(r"a (valid )?dictionary( or (an )?instance of \S+)?", "a table", said)
+    said = re.sub(r", unable to .*", "", said).replace("a valid boolean", "true or false")
+    said = said.replace("a valid string", "text")
     return re.sub(r"is not a valid path for <.*>", "should be a path", said)
 
 

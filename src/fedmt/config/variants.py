@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,20 @@ def load_variant(
     notes = _choose(raw, method, f"--method {method}") if method is not None else []
     keys = tuple(override(raw, item) for item in overrides or [])
     if baseline is not None:
-        notes += _choose(raw, baseline, f"--baseline {baseline}")
+        notes += _choose(raw, baseline, f"--baseline {baseline}", keys)
     return parse_config(raw, Origin(path, text, keys)), notes
 
 
-def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
+def _choose(
+    raw: dict[str, Any], name: str, asked: str, overridden: Collection[tuple[str, ...]] = ()
+) -> list[str]:
     """Changes the config's method. Options that the new method does not have, and tables it rejects, are left
     out.
 
     The saved config of a run states every value, whether it was chosen or not. In it, values that were the
     default for the former method are left out too, because the new one may have another. This does not apply
-    with a preset, because each value is then the preset's or was chosen instead of it.
+    to keys that were `overridden`, because these were chosen, nor with a preset, because each value is then
+    the preset's or was chosen instead of it.
     """
     chosen = METHODS.find(name, asked)
     own = raw.get("method", {})
@@ -53,7 +57,8 @@ def _choose(raw: dict[str, Any], name: str, asked: str) -> list[str]:
     training = raw.get("training")
     if name != before and isinstance(training, dict) and {*ADAPTING} <= {*training} and "preset" not in raw:
         default = {k: getattr(Training, k) for k in ADAPTING} | adapted_defaults(raw)
-        raw["training"] = {k: v for k, v in training.items() if k not in ADAPTING or v != default[k]}
+        stated = {k for k in ADAPTING if training[k] == default[k] and ("training", k) not in overridden}
+        raw["training"] = {k: v for k, v in training.items() if k not in stated}
     raw["method"] = {key: value for key, value in own.items() if f"method.{key}" not in left} | {"name": name}
     if name != before and "aggregation" in raw and not chosen.schedule.centers_train:
         del raw["aggregation"]

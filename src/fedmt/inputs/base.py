@@ -99,6 +99,8 @@ class Input(Named, ABC):
 
     word: ClassVar[str] = "sample"
     """What a message calls one sample; the plural adds an 's'."""
+    shaped_by: ClassVar[str] = ""
+    """The keys of a config that decide the shape of a sample, as a message names them."""
     views: ClassVar[type[Views]]
     """The options class of the config's table [augmentation]."""
     options: ClassVar[type[Section]] = Section

@@ -104,7 +104,7 @@ def differences(
 
 
 def mean_difference(tests: Sequence[Compared], metric: str) -> Difference | None:
-    """The mean of one metric's differences on test sets that have no samples in common.
+    """The mean of one metric's differences on test sets that are taken to have no samples in common.
 
     None if the metric is not defined on any of them.
     """

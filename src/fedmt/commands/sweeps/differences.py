@@ -54,10 +54,12 @@ def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Diff
         return None
     first = pairs[0][0].labels
     if all(np.array_equal(test.labels, first) for pair in pairs for test in pair):
-        # The test samples do not depend on the seed, so each is resampled together with everything predicted
-        # for it.
+        # The test samples seem not to depend on the seed, so each is resampled together with everything
+        # predicted for it.
         sides = [[probabilities(test) for test in side] for side in zip(*pairs, strict=True)]
         return differences(sides[0], sides[1], _labels(pairs[0][0]), [name]).get(name)
+    # A run does not keep which samples it was tested on, so the seeds' samples count as different ones
+    # (docs/reference/metrics.md).
     tests = [
         ([probabilities(one)], [probabilities(other)], _labels(one))
         for one, other in pairs

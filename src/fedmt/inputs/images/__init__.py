@@ -74,6 +74,7 @@ class Images(Input):
 
     name: ClassVar[str] = "images"
     word: ClassVar[str] = "image"
+    shaped_by: ClassVar[str] = "images.size or images.channels"
     views: ClassVar[type[Views]] = Augmentation
     options: ClassVar[type[Section]] = ImageSpec
     dtype: ClassVar[torch.dtype] = torch.uint8
