@@ -12,6 +12,7 @@ import pytest
 
 from fedmt.commands import cli
 from fedmt.commands.running import baseline_folder
+from fedmt.config.building import build_method
 from fedmt.config.dumping import dump_config
 from fedmt.config.variants import load_variant
 from fedmt.core.errors import FedmtError
@@ -166,20 +167,47 @@ def test_another_method_keeps_the_options_that_it_has(tmp_path):
     assert baseline_folder(Path("runs/a"), "my.module:Own") == Path("runs/a-my.module-Own")
 
 
-@pytest.mark.parametrize("method", ["single", "fedtrans"])
+def test_another_method_leaves_out_values_that_it_does_not_accept(tmp_path):
+    path = tmp_path / "federation.toml"
+    path.write_text(CONFIG.replace("xi = 0.0", 'prior = "uniform"'))
+    config, notes = load_variant(path, None, None, "semifl")
+    assert config.method == {"name": "semifl"}
+    assert len(notes) == 1 and "left out method.correspondence, method.prior, which" in notes[0]
+    path.write_text(CONFIG.replace("xi = 0.0", 'prior = "ignored"'))
+    assert load_variant(path, None, "semifl")[0].method["prior"] == "ignored"
+    path.write_text(CONFIG.replace("xi = 0.0", "xi = 'high'"))  # no method accepts it
+    with pytest.raises(FedmtError, match=r"method.xi: input should be a valid number"):
+        load_variant(path, None, "semifl")
+
+
+@pytest.mark.parametrize("method", ["single", "fedtrans", "semifl"])
 def test_the_saved_config_of_a_run_has_the_same_baseline_as_the_original(tmp_path, method):
     """A saved config spells out the defaults that follow from its method. The baseline has its own."""
     path, saved = tmp_path / "federation.toml", tmp_path / "config.toml"
-    path.write_text(CONFIG)
+    path.write_text(CONFIG.replace("xi = 0.0\n", ""))  # the default of xi differs between FedMT and SemiFL
     saved.write_text(dump_config(load_variant(path)[0]))
-    assert "smallest_reference_batch = 50" in saved.read_text()
+    assert "smallest_reference_batch = 50" in saved.read_text() and "xi = 0.95" in saved.read_text()
     configs = [load_variant(p, baseline=method)[0] for p in (path, saved)]
     assert configs[0].training == configs[1].training
+    assert build_method(configs[0]) == build_method(configs[1])
+    assert len(load_variant(saved, baseline=method)[1]) == 1  # what was chosen, in one note
+    assert "method.estimator" not in load_variant(saved, baseline=method)[1][0]
     assert configs[1].training.smallest_reference_batch == (10 if method == "single" else 50)
     # A value that is not the default was chosen, and so was one that --set gives.
     for size in (25, 50):
         chosen = load_variant(saved, [f"training.smallest_reference_batch={size}"], None, method)[0]
         assert chosen.training.smallest_reference_batch == size
+
+
+def test_a_config_that_sets_every_adapting_option_is_not_taken_for_a_saved_one(tmp_path):
+    path = tmp_path / "federation.toml"
+    own = """learning_rate = 0.02
+reference_rate = 1.0
+smallest_reference_batch = 50
+batch_norm = "static"
+"""
+    path.write_text(CONFIG.replace("[model]", f"{own}[model]"))
+    assert load_variant(path, baseline="single")[0].training.smallest_reference_batch == 50
 
 
 @pytest.mark.parametrize("preset", ["", 'preset = "paper"\n'])

@@ -33,10 +33,6 @@ PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
 
-ADAPTING = ("learning_rate", "reference_rate", "smallest_reference_batch", "batch_norm")
-"""The options of [training] that these defaults may set."""
-
-
 def adapted(raw: dict[str, Any]) -> dict[str, Any]:
     """A config as nested dictionaries, with these defaults wherever it sets no value."""
     own, training = adapted_defaults(raw), raw.get("training", {})
@@ -50,7 +46,7 @@ def adapted_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
         return {}  # validation reports what is not a table
     own: dict[str, Any] = dict(PRIVATE) if "privacy" in raw else {}
     if model.get("weights"):
-        own |= PRETRAINED_RESNET if "resnet" in _backbone(raw, model) else PRETRAINED
+        own |= PRETRAINED_RESNET if "resnet" in _backbone(raw, model).lower() else PRETRAINED
     if model.get("freeze") and model.get("head", "linear") == "linear":
         own |= FROZEN
     name = str(method.get("name", NAMED["method"][0]))  # validation reports what is not a name

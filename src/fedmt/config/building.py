@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from fedmt.aggregation import DEFAULT_GUARD, GUARDS, Guard, NoGuard, Strategy, Transform
@@ -116,6 +116,17 @@ def build_named(config: Config, table: str) -> Any:
     return _adapter(entry).validate_python(options)
 
 
+def accepts(entry: type, option: str, value: Any) -> bool:
+    """Whether an entry's option may have this value, as far as its type tells."""
+    try:
+        _adapter(entry).validate_python({option: value})
+    except ValidationError:
+        return False
+    except FedmtError:
+        pass  # the value does not fit the defaults of other options
+    return True
+
+
 @cache
 def _adapter(entry: Any) -> TypeAdapter[Any]:
     """pydantic's validator of an entry. It takes milliseconds to make, and a sweep builds thousands of
@@ -186,14 +197,15 @@ def build_model(config: Config, federation: Federation, network: nn.Module | Non
     expected = (len(seen), len(federation.wanted))
     key, name = _trained(config)
     where = f"{config._where}: {key}: '{name}'"
+    made = config.reference is not None and config.reference.source == "arrays"
+    also = "" if made or not input.shaped_by else f", or change {input.shaped_by}"
     try:
         with torch.no_grad():
             scores: object = model.eval()(seen)
     except Exception as error:  # the user's own network may do anything
         raise FedmtError(
             f"{where} cannot take {len(seen)} {input.word}s as a tensor of shape {tuple(seen.shape)}: "
-            f"{type(error).__name__}: {str(error).rstrip('.')}. Choose another {key}"
-            + (f", or change {input.shaped_by}." if input.shaped_by else ".")
+            f"{type(error).__name__}: {str(error).rstrip('.')}. Choose another {key}{also}."
         ) from error
     if not isinstance(scores, Tensor):
         raise FedmtError(

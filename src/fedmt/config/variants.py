@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fedmt.config.adapting import ADAPTING, adapted_defaults
+from fedmt.config.adapting import adapted_defaults
+from fedmt.config.building import accepts
 from fedmt.config.errors import Origin
 from fedmt.config.parsing import override, parse_config, read_config
 from fedmt.config.schema import NAMED, Config
@@ -39,32 +41,61 @@ def load_variant(
 def _choose(
     raw: dict[str, Any], name: str, asked: str, overridden: Collection[tuple[str, ...]] = ()
 ) -> list[str]:
-    """Changes the config's method. Options that the new method does not have, and tables it rejects, are left
-    out.
+    """Changes the config's method. Options that the new method does not have, values that only the former
+    method accepts, and tables that the new one rejects are left out, with a note.
 
-    The saved config of a run states every value, whether it was chosen or not. In it, values that were the
-    default for the former method are left out too, because the new one may have another. This does not apply
-    to keys that were `overridden`, because these were chosen, nor with a preset, because each value is then
-    the preset's or was chosen instead of it.
+    overridden: keys that were chosen besides the file.
     """
     chosen = METHODS.find(name, asked)
     own = raw.get("method", {})
     if not isinstance(own, dict):
         return []  # parsing will report this error
     before = own.get("name", NAMED["method"][0])
+    if name == before:
+        raw["method"] = {**own, "name": name}
+        return []
+    former = METHODS.get(before, chosen)  # parsing reports an unknown method
+    own = _without_defaults(raw, former, overridden)
     known = {"name", *option_names(chosen)}
-    left = [f"method.{key}" for key in own if key not in known] if name != before else []
-    training = raw.get("training")
-    if name != before and isinstance(training, dict) and {*ADAPTING} <= {*training} and "preset" not in raw:
-        default = {k: getattr(Training, k) for k in ADAPTING} | adapted_defaults(raw)
-        stated = {k for k in ADAPTING if training[k] == default[k] and ("training", k) not in overridden}
-        raw["training"] = {k: v for k, v in training.items() if k not in stated}
+    left = [f"method.{key}" for key in own if key not in known]
+    for key, value in own.items():
+        # If the former method rejects the value too, parsing reports it.
+        if key in known - {"name"} and accepts(former, key, value) and not accepts(chosen, key, value):
+            left.append(f"method.{key}")
     raw["method"] = {key: value for key, value in own.items() if f"method.{key}" not in left} | {"name": name}
-    if name != before and "aggregation" in raw and not chosen.schedule.centers_train:
+    if "aggregation" in raw and not chosen.schedule.centers_train:
         del raw["aggregation"]
         left.append("[aggregation]")
-    if name != before and "preset" in raw and raw["preset"] not in chosen.presets:
+    if "preset" in raw and raw["preset"] not in chosen.presets:
         left.append(f"preset = {raw.pop('preset')!r}")
     if not left:
         return []
     return [f"{asked}: left out {', '.join(left)}, which the config sets for '{before}'."]
+
+
+def _without_defaults(
+    raw: dict[str, Any], former: type, overridden: Collection[tuple[str, ...]]
+) -> dict[str, Any]:
+    """The options of [method] that were chosen. [training] of `raw` is changed likewise.
+
+    The saved config of a run states every value, whether it was chosen or not. The former method's defaults
+    are left out of it, because another method may have other defaults. Values of a config with a preset
+    stay, because each is the preset's or was chosen instead of it.
+    """
+    own: dict[str, Any] = raw.get("method", {})
+    training = raw.get("training")
+    if not isinstance(training, dict) or not {field.name for field in fields(Training)} <= {*training}:
+        return own
+    if "preset" in raw or {("method",), ("training",)} & {*overridden}:
+        return own
+    adapted = adapted_defaults(raw)
+    raw["training"] = {
+        key: value
+        for key, value in training.items()
+        if ("training", key) in overridden or value != adapted.get(key, getattr(Training, key, None))
+    }
+    return {
+        key: value
+        for key, value in own.items()
+        if ("method", key) in overridden or value != getattr(former, key, None)
+    }
