@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmt.metrics import METRICS
 from fedmt.metrics.comparing import differences, mean_difference
-from fedmt.metrics.evidence import FEWEST_APART, FLIPS, sign_flip_test
+from fedmt.metrics.evidence import DRAWN, FEWEST_APART, FLIPS, sign_flip_test
 
 OF_CLASSES = ["accuracy", "balanced_accuracy", "macro_f1"]
 """The metrics of the predicted classes, in which models with few different answers are nearly alike."""
@@ -64,6 +64,20 @@ def test_values_of_one_size_give_mcnemar_s_exact_test(one, other):
     error = 0.0 if one + other <= 12 else 4 * math.sqrt(0.02 / FLIPS)
     assert sign_flip_test(values) == pytest.approx(mcnemar(one, other), abs=error + 1e-12)
     assert sign_flip_test(-values) == sign_flip_test(values)
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_the_small_values_of_many_samples_count_as_a_normal_number(monkeypatch, spread):
+    """With a spread of 3, the largest of the values is a fifth of all."""
+    generator = torch.Generator().manual_seed(1)
+    values = (torch.randn(3 * DRAWN, generator=generator).double() * spread).exp()
+    values *= torch.randint(2, values.shape, generator=generator) * 2 - 1
+    for share in (0.0, 0.5, 1.0, 2.0):
+        shifted = torch.cat([values, share * values.norm().reshape(1)])
+        found = sign_flip_test(shifted)
+        with monkeypatch.context() as patched:
+            patched.setattr("fedmt.metrics.evidence.DRAWN", len(shifted))
+            assert found == pytest.approx(sign_flip_test(shifted), abs=5 * math.sqrt(0.5 / FLIPS))
 
 
 @pytest.mark.parametrize("seed", range(5))
