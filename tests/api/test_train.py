@@ -415,6 +415,25 @@ def test_options_by_name_and_by_table() -> None:
     assert texts[0] == texts[1] and "xi = 0.7" in texts[0] and "momentum = 0.25" in texts[0]
 
 
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    data = federation()
+    shares = {name: 1 / len(data.wanted) for name in data.wanted}
+    plain = fedmt.train(data, **FAST, noise=0.5, prior=shares)
+    typed = {name: torch.tensor(value, dtype=torch.float64) for name, value in shares.items()}
+    other = fedmt.train(data, **FAST, noise=np.float32(0.5), prior=typed)
+    assert (plain.path / "config.toml").read_text() == (other.path / "config.toml").read_text()
+
+
+def test_images_in_memory_are_not_resized_by_a_key_of_the_config() -> None:
+    images = np.zeros((8, 2, 2, 3), dtype=np.uint8)
+    labels = ["a", "b"] * 4
+    small = fedmt.Federation.from_arrays(
+        wanted=["a", "b"], reference=(images, labels), centers={"x": (images, labels)}, test=(images, labels)
+    )
+    with pytest.raises(fedmt.FedmtError, match=r"cannot take .*\. Choose another model.backbone\.$"):
+        fedmt.train(small, "resnet9", rounds=1, progress=False)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

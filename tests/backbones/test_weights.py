@@ -98,6 +98,8 @@ def test_a_head_of_other_classes_stays_fresh(tmp_path: Path) -> None:
     assert "'fc' has 1000 classes, the model has 4" in note
     assert same(model, source, but="fc.")
     assert torch.equal(model.fc.weight, fresh[0]) and torch.equal(model.fc.bias, fresh[1])
+    (note,) = load_weights(model, saved(Tiny(classes=1).state_dict(), tmp_path), "fc")
+    assert "'fc' has 1 class, the model has 4" in note
 
 
 def test_colour_weights_see_a_grey_image_as_before(tmp_path: Path) -> None:

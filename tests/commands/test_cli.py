@@ -268,7 +268,10 @@ REFERENCE = (
                 f"{REFERENCE} 0.02 in the warm-up and in round 1.",
             ],
         ),
-        ("method.name=fedtrans method.fine_tune_rate=0.3", [CENTERS, f"{REFERENCE} 0.3 in round 2."]),
+        (
+            "method.name=fedtrans method.fine_tune_rate=0.3",
+            [CENTERS, f"{REFERENCE} 0.3 after the last round."],
+        ),
         ("method.name=fedrep", [CENTERS, f"{REFERENCE} 0.02 in round 1."]),
         ("method.name=single", [f"{REFERENCE} 0.02 in the warm-up and in round 1."]),
     ],
@@ -849,7 +852,7 @@ MISTAKES = [
     ),
     (
         "check federation.toml --set training.rounds=many",
-        "--set training.rounds: training.rounds: input should be a valid integer",
+        "--set training.rounds: input should be a valid integer",
     ),
     ("check federation.toml --set training.rounds", "expected key=value, as in --set training.rounds=20"),
     ("check federation.toml --set method.name=fedmtt", "no method 'fedmtt'. Did you mean 'fedmt'?"),

@@ -136,6 +136,7 @@ def test_what_cannot_be_guessed_is_a_line_to_fill_in(tmp_path: Path, command) ->
     assert command("init", tmp_path, "--out", out)[0] == 0
     text = out.read_text()
     assert '# cat = "?"' in text and "# [[tests]]" in text and "will be estimated" in text
+    assert "(or give shares: { a = 0.9, b = 0.1 })" in " ".join(text.replace("#", "").split())
     assert tomllib.loads(text)["wanted"] == "wanted"
     status, printed, _ = command("check", out)
     assert status == 0 and "to be estimated" in printed

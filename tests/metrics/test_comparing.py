@@ -125,6 +125,12 @@ def test_the_paired_interval_is_narrower_where_the_models_err_alike():
     assert paired.high - paired.low < 0.75 * (loose.high - loose.low)
 
 
+def test_equal_sides_are_called_so():
+    one, _, labels = drawn(300, 3)
+    found = differences([one], [one], labels)
+    assert {f.words() for f in found.values()} == {"no difference"}
+
+
 def test_no_end_is_moved_across_zero():
     """An end of exactly zero stays there, and the calibration error's correction stops there."""
     drawn = torch.cat([torch.zeros(30), torch.linspace(0.001, 0.02, 970)]).double()

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from fedmt.backbones.given import given_name, needs_head
 from fedmt.config import Config, ModelSpec, config_class, data_tables, parse_config
@@ -84,7 +85,17 @@ def config_of(
         tables["model"].get("weights"), str | Path
     ):  # relative to the current folder, not to the run folder
         tables["model"]["weights"] = str(Path(tables["model"]["weights"]).expanduser().resolve())
-    return parse_config({**raw, **{name: table for name, table in tables.items() if table}}), network
+    raw |= {name: table for name, table in tables.items() if table}
+    return parse_config(_plain(raw)), network
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy or torch as one of Python, which a config can hold, also inside tables and lists."""
+    if isinstance(value, np.generic | Tensor) and value.ndim == 0:
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _model(

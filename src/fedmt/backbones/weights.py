@@ -44,9 +44,10 @@ def load_weights(
         )
     notes = []
     if head is not None and _other_classes(found, own, head):
+        there, here = len(found[f"{head}.weight"]), len(own[f"{head}.weight"])
         notes.append(
-            f"{path}: its head '{head}' has {len(found[f'{head}.weight'])} classes, the model has "
-            f"{len(own[f'{head}.weight'])}. The head starts from its random initialization."
+            f"{path}: its head '{head}' has {there} class{'' if there == 1 else 'es'}, the model has {here}. "
+            "The head starts from its random initialization."
         )
         found |= {key: own[key] for key in own if key.startswith(f"{head}.")}
     first = _first_convolution(model)

@@ -203,7 +203,8 @@ def _steps(method: Method, federation: Federation) -> str:
             size = work.steps["index"].shape[-1]
             repeats = f" (with repeats, because it has {len(reference)})" if size > len(reference) else ""
             batch = f"on {size} {word}s per step{repeats} at a learning rate of {work.learning_rate:g}"
-            own.setdefault(batch, []).append(f"in round {round}" if round else "in the warm-up")
+            later = "after the last round" if schedule.keeps_shared_model else f"in round {round}"
+            own.setdefault(batch, []).append(later if round else "in the warm-up")
     if own:
         steps = ", and ".join(f"{batch} {' and '.join(when)}" for batch, when in own.items())
         said.append(f"The reference center trains {steps}.")

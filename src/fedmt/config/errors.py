@@ -39,6 +39,11 @@ class Origin:
             return ""
         return f"{self.path}, line {line}: " if line else f"{self.path}: "
 
+    def blame(self, location: Sequence[int | str], message: str) -> str:
+        """`file.toml, line 12: training.rounds: message`, or `--set training.rounds: message`."""
+        place, key = self.place(*location), f"{_dotted(tuple(location))}: "
+        return f"{place}{message}" if place == f"--set {key}" else f"{place}{key}{message}"
+
 
 def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin: Origin) -> str:
     """Pydantic's findings, one per line, with place and key. Unknown keys come first, with the nearest known
@@ -56,7 +61,7 @@ def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin:
             end = location.index("correspondence") + 1 if "correspondence" in location else 2
             location = location[:end]
             message = 'expected a CSV file, or a table {wanted class = "class" or {class = probability}}'
-            others.append(f"{origin.place(*location)}{_dotted(location)}: {message}.")
+            others.append(origin.blame(location, f"{message}."))
         elif finding["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             known = _keys(root, finding["loc"][:-1])
             hint = nearest(str(location[-1]), known) or (f" Known: {listed(known, 20)}." if known else "")
@@ -67,7 +72,7 @@ def explain(error: ValidationError, root: type, prefix: tuple[str, ...], origin:
             # Pydantic reports each alternative of a union. If one has mistakes further inside, it is the one
             # that was meant, and only these are told. Otherwise, one line names all alternatives.
             alternatives = [f for other, f in findings if other == location]
-            others.append(f"{origin.place(*location)}{_dotted(location)}: {_wrong(alternatives)}")
+            others.append(origin.blame(location, _wrong(alternatives)))
     return "\n".join(dict.fromkeys(unknown + others))
 
 
@@ -80,7 +85,9 @@ def _wrong(alternatives: Sequence[ErrorDetails]) -> str:
         said += f", or {expected.removeprefix('input should be ')}" if said else expected
         if finding["type"] == "literal_error":
             known += re.findall(r"'([^']+)'", finding["ctx"]["expected"])
-    shown = "" if isinstance(given, dict | list) else f" (got {given!r})"
+    said = said.replace(", or a table", ", or a table {name = value}")
+    written = str(given).lower() if isinstance(given, bool) else repr(given)
+    shown = "" if isinstance(given, dict | list) else f" (got {written})"
     return f"{said}{shown}.{nearest(given, known) if isinstance(given, str) else ''}"
 
 

@@ -110,11 +110,11 @@ def parse_config(raw: dict[str, Any], origin: Origin | None = None) -> Config:
         raise FedmtError(said) from None
     except FedmtError as error:
         # Raised by an options class, which knows its key ("training.rounds: …") but not the file.
-        key = str(error).split(":", 1)[0]
-        if not re.fullmatch(r"[\w.]+", key):
+        key, _, message = str(error).partition(": ")
+        if not message or not re.fullmatch(r"[\w.]+", key):
             raise
-        location = (int(part) if part.isdigit() else part for part in key.split("."))
-        raise FedmtError(f"{origin.place(*location)}{error}") from None
+        location = [int(part) if part.isdigit() else part for part in key.split(".")]
+        raise FedmtError(origin.blame(location, message)) from None
     _check_together(config, origin)
     return config
 

@@ -117,7 +117,7 @@ def named_shares(given: Mapping[str, Any], space: LabelSpace, where: str) -> dic
     messages."""
     shares: dict[str, float] = {}
     for name, value in given.items():
-        label = space.classes[space.index(name, where)]
+        label = space.classes[space.index(str(name), where)]  # a user's classes may be numbers
         number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
         if not number or not 0 <= value <= 1:
             raise FedmtError(f"{where}: the share of '{label}' is {value!r}, expected a number from 0 to 1.")

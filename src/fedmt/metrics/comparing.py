@@ -76,6 +76,8 @@ class Difference:
         share = METRICS[self.metric].unit == "share"
         scale, digits = (100.0, 1) if share else (1.0, 3)
         size = f"{abs(scale * self.value):.{digits}f}" + (" points" if share else "")
+        if self.value == self.low == self.high == 0:
+            return "no difference"
         said = f"{size} {'higher' if self.value >= 0 else 'lower'}"
         if not math.isfinite(self.low + self.high):
             return f"{said} (too few test samples for an interval)"

@@ -97,6 +97,8 @@ def _by_place(given: Any, wanted: LabelSpace) -> dict[str, float]:
             f"prior: an object of type {type(given).__name__}; expected {listed(NAMES)}, a file, shares by "
             "class, or an array of shares."
         ) from None
+    if values.dim() == 0:
+        raise FedmtError(f"prior: a single number ({given}), {expected}.")
     if values.shape != (len(wanted),):
         raise FedmtError(f"prior: an array of shape {tuple(values.shape)}, {expected}.")
     return dict(zip(wanted, values.double().tolist(), strict=True))
@@ -152,7 +154,8 @@ def why_unknown(method: Mapping[str, Any], estimates: tuple[int, int], private: 
     elif method.get("prior") == "estimated" and known == 1 < centers:
         why = (
             f"The estimate of only 1 of {centers:,} centers is known, and it is not used alone, because an "
-            "exported model would reveal it. Over Flower, it takes a second center with share_prior = true."
+            "exported model would reveal it. Train until a second center has taken part. Over Flower, its "
+            "center.toml needs share_prior = true."
         )
     elif method.get("prior") == "estimated":
         why = (

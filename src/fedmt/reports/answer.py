@@ -61,14 +61,14 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         return {**found, "best": judged[0], "headline": _seeds_alone(groups[0]), "details": []}
     baseline = next((g for g in groups if _is_single(runs[g.places[0]])), groups[0])
     others = [g for g in groups if g is not baseline]
+    best = max(others, key=lambda g: g.mean)
     try:
-        against = {g.name: _compared(runs, g, baseline) for g in others}
+        against = {g.name: _compared(runs, g, baseline, SHOWN if g is best else LISTED) for g in others}
     except FedmtError as error:
         best = max(groups, key=lambda g: g.mean)
         said = "No verdict: these runs were not tested on the same samples."
         return {**found, "best": best.places[0], "headline": said, "details": [str(error)]}
-    best = max(others, key=lambda g: g.mean)
-    compared = _compared(runs, best, baseline, SHOWN)
+    compared = against[best.name]
     headline, details = sentences(compared)
     if len(others) > 1:
         details.append(
@@ -80,9 +80,6 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         both = against[group.name].differences[compared.wanted]
         for place in group.places:
             found["differences"][place] = {name: _short(one) for name, one in both.items()}
-    main = compared.differences[compared.wanted]
-    for place in best.places:
-        found["differences"][place] = {name: _short(one) for name, one in main.items()}
     found["sites"] = _by_site(runs, others, baseline)
     return {
         **found,
@@ -162,7 +159,7 @@ def _compared(
     runs: Sequence[ReportedRun],
     first: Configuration,
     second: Configuration,
-    metrics: Sequence[str] = LISTED,
+    metrics: Sequence[str],
 ) -> Comparison:
     sides = [
         {runs[i].label: made for i in group.places if (made := runs[i].evaluation) is not None}

@@ -64,7 +64,7 @@ def _correspondence(plan: Plan, space: str, proposal: Proposal) -> str:
             _comment(
                 f"How '{space}' corresponds to '{plan.wanted}' will be estimated, because no names are alike "
                 f"and no center has both labels. If you know it, name the class of '{space}' that each "
-                "wanted class belongs to (or give shares: {{ a = 0.9, b = 0.1 }}): "
+                "wanted class belongs to (or give shares: { a = 0.9, b = 0.1 }): "
                 f"{listed(plan.spaces[space])}."
             )
             + "\n"
