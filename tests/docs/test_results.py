@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import nan
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -328,10 +329,17 @@ def test_the_page_on_priors_says_what_was_stored_about_fine_tuning():
             values = found.pop((method, rate), [])
             seeds = " (1)" if len(values) == 1 else ""
             assert cell == (f"{mean(values):.1f}{seeds}" if values else "")
-    ((heavier,),) = found.values()  # the run with another weight of the reference center
-    (usual,) = (r for r in runs if (r["setting"], r["seed"]) == ("FedMT (E), rate 0.01", 0))
-    ends = f"seed 0 ends at {heavier:.1f} instead of {100 * usual['balanced_accuracy']:.1f}"
-    assert ends in " ".join(page.split())
+    assert all(rate == "0.01, reference rate 0.3" for _, rate in found)
+    usual = {
+        m: mean(100 * r["balanced_accuracy"] for r in runs if r["setting"] == f"{m}, rate 0.01")
+        for m in ("FedMT (E)", "FedMT (T)")
+    }
+    heavier = {method: mean(values) for (method, _), values in found.items()}
+    said = (
+        f"FedMT (E) reaches {heavier['FedMT (E)']:.1f} instead of {usual['FedMT (E)']:.1f}, "
+        f"and FedMT (T) {heavier['FedMT (T)']:.1f} instead of {usual['FedMT (T)']:.1f}"
+    )
+    assert said in " ".join(page.split())
     best = {
         m: 100 * mean(r["balanced_accuracy"] for r in runs if r["setting"] == f"{m}, rate 0.01")
         for m in ("Single", "FedMT (T)", "FedMT (E)")
@@ -341,6 +349,56 @@ def test_the_page_on_priors_says_what_was_stored_about_fine_tuning():
         f"FedMT (T) is {given:.1f} points above Single, but FedMT (E) is only {estimated:.1f} points above"
         in page
     )
+
+
+def test_the_page_on_priors_says_what_was_stored_about_batch_norm_statistics():
+    folder = RESULTS / "data" / "priors"
+    runs = json.loads((folder / "fine_tuning_statistics.json").read_text())["runs"]
+    runs += json.loads((folder / "fine_tuning.json").read_text())["runs"]
+    suffixes = ("rate 0.01", "reference statistics", "running statistics")
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "statistics")
+    for method, cells in rows.items():
+        found = [[r for r in runs if r["setting"] == f"{method}, {suffix}"] for suffix in suffixes]
+        assert [[r["seed"] for r in each] for each in found] == [[0, 1]] * 3
+        assert cells == [f"{100 * mean(r['balanced_accuracy'] for r in each):.1f}" for each in found]
+    pooled, reference, running = ([r["balanced_accuracy"] for r in each] for each in found)  # of FedMT (T)
+    assert all(one > max(others) for one, *others in zip(pooled, reference, running, strict=True))
+
+
+def test_the_page_on_priors_says_what_was_stored_about_equal_frequencies():
+    folder = RESULTS / "data" / "priors"
+    runs = json.loads((folder / "mhat_even.json").read_text())["runs"]
+    runs += json.loads((folder / "questions_in_ten_parts.json").read_text())["runs"]
+    usual = json.loads((folder / "fine_tuning.json").read_text())["runs"]
+    runs += [r | {"setting": "FedMT (E)"} for r in usual if r["setting"] == "FedMT (E), rate 0.01"]
+    rows = table((RESULTS / "appendix" / "priors.md").read_text(), "mhat_even")
+    places = (
+        "questions",
+        "embeddings",
+        "thyroid, svi",
+        "thyroid, svhc",
+        "thyroid, other",
+        "garments",
+        "Mobile",
+    )
+    seeds = (20, 3, 3, 3, 3, 3, 2)
+    means: dict[tuple[str, str], float] = {}
+    for setting, cells in rows.items():
+        for place, number, cell in zip(places, seeds, cells, strict=True):
+            own = [r for r in runs if r["setting"] == setting and r["federation"].startswith(place)]
+            values = [100 * r["balanced_accuracy"] for r in own]
+            assert (len(values) == number and cell == f"{mean(values):.1f}") or not (values or cell)
+            means[setting, place] = mean(values) if values else nan
+    default, other = ([means[s, p] for p in places] for s in (*rows,)[:2])
+    gains = [one - before for one, before in zip(other, default, strict=True)]
+    thyroid = mean(gains[2:5])
+    assert 0.4 < mean([*gains[:2], thyroid, *gains[5:]]) < 0.6
+    assert [f"{gain:+.1f}" for gain in (gains[0], gains[6], gains[1], thyroid)] == [
+        "+1.3",
+        "+3.6",
+        "-1.3",
+        "-1.7",
+    ]
 
 
 def test_the_pages_say_what_was_stored_about_questions_in_ten_parts():
