@@ -47,6 +47,26 @@ def test_with_features_from_the_start_the_reference_center_weighs_less_in_fedmt(
     assert adapted({**raw, "training": {"reference_rate": 1.0}})["training"] == {"reference_rate": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("raw", "rate"),
+    [
+        ({"method": {"correspondence": "estimated"}, "benchmark": {}}, 0.3),
+        ({"method": {"correspondence": "estimated"}, "correspondences": {"b": "b.csv"}}, 0.3),
+        ({"wanted": "a", "centers": [{"space": "b"}, {"space": "a"}, {}]}, 0.3),
+        ({"wanted": "a", "centers": [{"space": "b"}, {"space": "c", "correspondence": {}}]}, 0.1),
+        ({"wanted": "a", "centers": [{"space": "b"}], "correspondences": {"b": "b.csv"}}, 0.1),
+        ({"wanted": "a", "centers": [{"space": "a"}, {}]}, 0.1),  # nothing to estimate
+        ({"wanted": "a", "centers": "b.csv"}, 0.1),
+        ({"benchmark": {}}, 0.1),
+    ],
+)
+def test_the_reference_center_weighs_more_if_every_correspondence_is_estimated(raw, rate):
+    assert adapted({**raw, "input": "vectors"})["training"] == {"reference_rate": rate}
+    assert "reference_rate" not in adapted(raw).get("training", {})  # images, from random weights
+    single = adapted({**raw, "input": "vectors", "method": {"name": "single"}})
+    assert "reference_rate" not in single.get("training", {})
+
+
 @pytest.mark.parametrize("head", [{}, {"head": "linear"}])
 def test_a_linear_head_on_a_frozen_backbone_takes_small_steps(head):
     model = {"weights": "resnet18.safetensors", "backbone": "resnet18", "freeze": True, **head}

@@ -401,10 +401,43 @@ def test_the_page_on_priors_says_what_was_stored_about_equal_frequencies():
     ]
 
 
+def test_the_page_on_priors_says_what_was_stored_about_estimated_correspondences():
+    folder = RESULTS / "data" / "priors"
+    stored = {
+        name: json.loads((folder / f"{name}.json").read_text())["runs"]
+        for name in ("estimated_rate", "questions_in_ten_parts", "mhat_even", "fine_tuning")
+    }
+    light = [r for name in ("questions_in_ten_parts", "mhat_even") for r in stored[name]]
+    runs = {
+        "0.1": [r for r in light if r["setting"] == "FedMT (E)"],
+        "0.3": [r for r in stored["estimated_rate"] if r["set"]["training.reference_rate"] == 0.3],
+    }
+    runs["0.1"] += [r for r in stored["estimated_rate"] if r["set"]["training.reference_rate"] == 0.1]
+    runs["0.1"] += [r for r in stored["fine_tuning"] if r["setting"] == "FedMT (E), rate 0.01"]
+    runs["0.3"] += [
+        r for r in stored["fine_tuning"] if r["setting"] == "FedMT (E), rate 0.01, reference rate 0.3"
+    ]
+    gains: dict[str, list[float]] = {}
+    for place, cells in table((RESULTS / "appendix" / "priors.md").read_text(), "estimated_rate").items():
+        begin = place.removeprefix("skin, ").removesuffix(", all ten parts")
+        found = [[r for r in each if r["federation"].startswith(begin)] for each in runs.values()]
+        expected = 20 if begin == "questions" else 2 if place.startswith("skin") else 3
+        assert [len(each) for each in found] == [expected] * 2
+        one, other = (100 * mean(r["balanced_accuracy"] for r in each) for each in found)
+        assert cells == [f"{one:.1f}", f"{other:.1f}"]
+        gains.setdefault(place.partition(", ")[0] if "skin" not in place else place, []).append(other - one)
+    kinds = [mean(values) for values in gains.values()]
+    assert len(kinds) == 5 and mean(kinds) > 1 and min(kinds) > -1
+
+
 def test_the_pages_say_what_was_stored_about_questions_in_ten_parts():
     runs = json.loads((RESULTS / "data" / "priors" / "questions_in_ten_parts.json").read_text())["runs"]
     page = (RESULTS / "appendix" / "priors.md").read_text()
     found = {(r["setting"], r["federation"], r["seed"]): r for r in runs}
+    light, heavy = "FedMT (E), reference rate 0.1", "FedMT (E), reference rate 0.3"
+    found |= {(light, *place): r for (setting, *place), r in found.items() if setting == "FedMT (E)"}
+    stored = json.loads((RESULTS / "data" / "priors" / "estimated_rate.json").read_text())["runs"]
+    found |= {(heavy, r["federation"], r["seed"]): r for r in stored if r["setting"] == heavy}
     parts = [f"questions, part {number}" for number in range(10)]
 
     def each(setting: str, metric: str, seeds: tuple[int, ...] = (0, 1)) -> list[float]:
@@ -425,7 +458,7 @@ def test_the_pages_say_what_was_stored_about_questions_in_ten_parts():
             f"{mean(auroc):.3f}",
             f"{100 * mean(accuracy):.1f}",
         ]
-        if setting == "FedMT (E)":
+        if setting == heavy:
             low, high = mean(above) - half, mean(above) + half
             said = f"{mean(above):.1f} points above Single (95% interval {low:+.1f} to {high:+.1f})"
             assert said in " ".join((RESULTS / "suite.md").read_text().split())

@@ -29,6 +29,9 @@ FEATURES_BY_METHOD: dict[str, dict[str, Any]] = {"fedmt": {"reference_rate": 0.1
 are good enough after the warm-up, so the few samples of the reference center need less weight. Other methods
 learn the wanted classes from these samples alone, at the full rate. FedTrans, which does so only once, at the
 end, needs steady steps here too."""
+UNKNOWN = {"reference_rate": 0.3}
+"""The same in FedMT if no center's correspondence is known: guesses are worse if M is estimated too, so the
+reference center needs more weight."""
 PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
@@ -52,6 +55,8 @@ def adapted_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     name = str(method.get("name", NAMED["method"][0]))  # validation reports what is not a name
     if _has_features(raw, model):
         own |= FEATURES_BY_METHOD.get(name, {})
+        if name == "fedmt" and _all_estimated(raw, method):
+            own |= UNKNOWN
     elif name not in METHODS or METHODS[name].schedule.centers_train:
         own |= STEADY
     return own
@@ -62,6 +67,17 @@ def _has_features(raw: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
         return True
     kind = _input(raw)
     return kind is not None and sees_vectors(kind)
+
+
+def _all_estimated(raw: Mapping[str, Any], method: Mapping[str, Any]) -> bool:
+    """Whether M is estimated at every center that labels in other classes, and there is such a center."""
+    if method.get("correspondence") == "estimated":
+        return True
+    centers, wanted = raw.get("centers"), raw.get("wanted")
+    if raw.get("correspondences") or not isinstance(centers, list):
+        return False
+    others = [c for c in centers if isinstance(c, dict) and c.get("space") not in (None, wanted)]
+    return bool(others) and not any("correspondence" in center for center in others)
 
 
 def _backbone(raw: Mapping[str, Any], model: Mapping[str, Any]) -> str:
