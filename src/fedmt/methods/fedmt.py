@@ -279,9 +279,8 @@ class FedMT(Method):
 
     def _uses_given(self, center: Member) -> bool:
         # A center that labels in the wanted space needs no estimate: its labels are the wanted ones.
-        return center.correspondence is not None and (
-            self.correspondence == "given" or center.labels_as_wanted
-        )
+        usable = self.correspondence == "given" or center.labels_as_wanted
+        return center.correspondence is not None and usable
 
     @cached_property
     def _assumed(self) -> list[float] | None:
