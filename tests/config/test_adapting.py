@@ -73,8 +73,11 @@ def test_a_linear_head_on_a_frozen_backbone_takes_small_steps(head):
     assert adapted({"model": model})["training"] == {"learning_rate": 0.003, "reference_rate": 0.1}
     single = adapted({"model": model, "method": {"name": "single"}})
     assert single["training"] == {"learning_rate": 0.003}
+    estimated = {"method": {"correspondence": "estimated"}}
+    assert adapted({"model": model, **estimated})["training"]["reference_rate"] == 0.1
     other = adapted({"model": {**model, "head": "mlp"}})
     assert other["training"] == {"learning_rate": 0.03, "reference_rate": 0.1}
+    assert adapted({"model": {**model, "head": "mlp"}, **estimated})["training"]["reference_rate"] == 0.3
 
 
 @pytest.mark.parametrize("raw", [{}, {"input": "images"}, {"model": {"backbone": "resnet18"}}])

@@ -31,7 +31,7 @@ learn the wanted classes from these samples alone, at the full rate. FedTrans, w
 end, needs steady steps here too."""
 UNKNOWN = {"reference_rate": 0.3}
 """The same in FedMT if no center's correspondence is known: guesses are worse if M is estimated too, so the
-reference center needs more weight."""
+reference center needs more weight. A linear head on a frozen backbone hardly overfits, and does not."""
 PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
@@ -50,12 +50,13 @@ def adapted_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     own: dict[str, Any] = dict(PRIVATE) if "privacy" in raw else {}
     if model.get("weights"):
         own |= PRETRAINED_RESNET if "resnet" in _backbone(raw, model).lower() else PRETRAINED
-    if model.get("freeze") and model.get("head", "linear") == "linear":
+    linear = bool(model.get("freeze")) and model.get("head", "linear") == "linear"
+    if linear:
         own |= FROZEN
     name = str(method.get("name", NAMED["method"][0]))  # validation reports what is not a name
     if _has_features(raw, model):
         own |= FEATURES_BY_METHOD.get(name, {})
-        if name == "fedmt" and _all_estimated(raw, method):
+        if name == "fedmt" and not linear and _all_estimated(raw, method):
             own |= UNKNOWN
     elif name not in METHODS or METHODS[name].schedule.centers_train:
         own |= STEADY

@@ -36,7 +36,7 @@ class Training:
     """Learning rate of the reference center after each round, as a share of the centers' rate. In FedMT, the
     default is 0.1 for vectors, tables and text, and with `model.weights` or `model.freeze`: the model has
     features from the start, and would overfit the few samples of the reference center at the full rate. It is
-    0.3 if every correspondence is estimated."""
+    0.3 if every correspondence is estimated, except for a linear head on a frozen network."""
     warmup_epochs: int = 20
     """Passes over the reference center's samples before the first round, so that the first pseudo-labels are
     informative. Raise it if the first pseudo-labels are poor."""
