@@ -31,7 +31,7 @@ learn the wanted classes from these samples alone, at the full rate. FedTrans, w
 end, needs steady steps here too."""
 UNKNOWN = {"reference_rate": 0.3}
 """The same in FedMT if no center's correspondence is known: guesses are worse if M is estimated too, so the
-reference center needs more weight. A linear head on a frozen backbone hardly overfits, and does not."""
+reference center needs more weight. A linear head on a frozen backbone loses by it, and is left out."""
 PRIVATE = {"batch_norm": "static-reference"}
 """With [privacy]: the only statistics that do not depend on any center's records."""
 
