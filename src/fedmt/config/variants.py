@@ -44,7 +44,7 @@ def _choose(
     """Changes the config's method. Options that the new method does not have, values that only the former
     method accepts, and tables that the new one rejects are left out, with a note.
 
-    overridden: keys that were chosen besides the file.
+    overridden: the keys that --set gave, whose values were chosen.
     """
     chosen = METHODS.find(name, asked)
     own = raw.get("method", {})
@@ -55,7 +55,8 @@ def _choose(
         raw["method"] = {**own, "name": name}
         return []
     former = METHODS.get(before, chosen)  # parsing reports an unknown method
-    own = _without_defaults(raw, former, overridden)
+    _leave_out_defaults(raw, former, overridden)
+    own = raw.get("method", {})
     known = {"name", *option_names(chosen)}
     left = [f"method.{key}" for key in own if key not in known]
     for key, value in own.items():
@@ -73,29 +74,26 @@ def _choose(
     return [f"{asked}: left out {', '.join(left)}, which the config sets for '{before}'."]
 
 
-def _without_defaults(
-    raw: dict[str, Any], former: type, overridden: Collection[tuple[str, ...]]
-) -> dict[str, Any]:
-    """The options of [method] that were chosen. [training] of `raw` is changed likewise.
+def _leave_out_defaults(raw: dict[str, Any], former: type, overridden: Collection[tuple[str, ...]]) -> None:
+    """Removes the former method's defaults from [method] and [training] of the saved config of a run.
 
-    The saved config of a run states every value, whether it was chosen or not. The former method's defaults
-    are left out of it, because another method may have other defaults. Values of a config with a preset
-    stay, because each is the preset's or was chosen instead of it.
+    A saved config states every value, whether it was chosen or not, and another method may have other
+    defaults. Values of a config with a preset stay, because each is the preset's or was chosen instead of it.
     """
-    own: dict[str, Any] = raw.get("method", {})
-    training = raw.get("training")
+    method, training = raw.get("method", {}), raw.get("training")
     if not isinstance(training, dict) or not {field.name for field in fields(Training)} <= {*training}:
-        return own
+        return  # not a saved config
     if "preset" in raw or {("method",), ("training",)} & {*overridden}:
-        return own
-    adapted = adapted_defaults(raw)
+        return
+    stated = {field.name: getattr(Training, field.name, None) for field in fields(Training)}
+    stated |= adapted_defaults(raw)
+    raw["method"] = {
+        key: value
+        for key, value in method.items()
+        if ("method", key) in overridden or value != getattr(former, key, None)
+    }
     raw["training"] = {
         key: value
         for key, value in training.items()
-        if ("training", key) in overridden or value != adapted.get(key, getattr(Training, key, None))
-    }
-    return {
-        key: value
-        for key, value in own.items()
-        if ("method", key) in overridden or value != getattr(former, key, None)
+        if ("training", key) in overridden or value != stated.get(key)
     }
