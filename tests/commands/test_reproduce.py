@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import fedmt
+from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.commands import cli
 from fedmt.commands.sweeps.expansion import Sweep, expand
 from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
@@ -247,6 +249,15 @@ def test_a_failing_run_is_named_and_ends_no_other(folder):
     assert all("diverged" in line and "learning_rate" in line for line in failed)
     statuses = [r["status"] for r in table(folder, "out")["runs"]]
     assert statuses.count("failed") == 2 and statuses.count("finished") == 4
+
+
+def test_a_warning_in_a_worker_is_a_note_about_its_run(folder, tmp_path, warm):
+    save_file(SmallCNN(1, 1).state_dict(), tmp_path / "other.safetensors")
+    changed = ["--only", "Single, good", "--set", f"model.weights={tmp_path / 'other.safetensors'}"]
+    status, said = fedmt_reproduce(warm, *arguments(folder, "pretrained"), *changed)
+    assert status == 0, said
+    assert "Note: Single, good, seed 0: " in said and said.count("The head starts from its random") == 1
+    assert "UserWarning" not in said
 
 
 def test_finished_runs_are_kept(folder, command):

@@ -50,15 +50,20 @@ class Display(Live):
                 going_on = f", continuing after round {done}" if done else ""
                 self.console.print(f"{one.label}: started{going_on}", soft_wrap=True)
             for note in notes:
-                if note not in self._notes:  # one sentence per seed would hide the others
-                    self._notes.add(note)
-                    self.console.print(f"Note: {one.label}: {note}", soft_wrap=True)
+                self._note(one, note)
+        elif kind == "noted":
+            self._note(one, rest[0])
         elif kind == "round":
             self._move(key, rest[0])
         else:
             round, name = rest
             stage = f"round {round}/{self._rounds[key]}" if round else "warm-up"
             self._progress.update(self._tasks[key], note=f"{stage}, {name}")
+
+    def _note(self, one: Run, note: str) -> None:
+        if note not in self._notes:  # one sentence per seed would hide the others
+            self._notes.add(note)
+            self.console.print(f"Note: {one.label}: {note}", soft_wrap=True)
 
     def _move(self, key: str, round: int) -> None:
         self._progress.update(self._tasks[key], completed=round)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -120,6 +121,8 @@ class _Worker:
     stop: Any = None
     messages: Any = None
     busy = False
+    key = ""
+    """The run in progress."""
 
     @staticmethod
     def orphan() -> bool:
@@ -131,6 +134,8 @@ def _start_worker(stop: Any, messages: Any) -> None:
     """Runs once in each worker. One thread only, so that figures do not depend on the number of workers."""
     torch.set_num_threads(1)
     _Worker.stop, _Worker.messages = stop, messages
+    # The parent shows warnings as notes, as in a single run. Printed here, they would break its display.
+    warnings.showwarning = lambda text, *_, **__: messages.put(("noted", _Worker.key, str(text)))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
@@ -145,7 +150,7 @@ def _work(config: Config, folder: str, key: str) -> Outcome:
     """One run, in a worker."""
     if _Worker.stop.is_set():  # the pool had already handed it out
         return Outcome(stopped=True)
-    _Worker.busy = True
+    _Worker.busy, _Worker.key = True, key
     try:
         run(config, folder, resume=True, observer=_Watch(key))
         return Outcome()
