@@ -79,7 +79,7 @@ QUEUE = (
     Wanted("main", (*cells("n = 10", ("Single", *FEDERATED)), *cells("n = 20", ("Single", *FEDERATED)))),
     Wanted("estimators", ("counting), IID", "Learnable, IID", "Average, IID")),
     Wanted("noniid", ("gamma 0.9", "gamma 0.1", "IID")),
-    Wanted("baselines_search", ("(ImageNet): rate",)),
+    Wanted("baselines_search", ("(ImageNet): rate", "FedRep (ImageNet): 8 reference epochs")),
     Wanted("main", cells("n = 25", IMAGENET)),
     Wanted("main", cells("n = 5", IMAGENET)),
     Wanted("main", ("n = 5", "n = 25"), (1, 2)),
