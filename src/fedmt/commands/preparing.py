@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ import typer
 from fedmt.commands.arguments import ConfigArgument, SetOption
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedmt.data.center import Federation
     from fedmt.data.member import Member
     from fedmt.methods import Method
@@ -112,21 +115,40 @@ def schema(
     )
 
 
-def check(config: ConfigArgument, set_: SetOption = None) -> None:
-    """Load everything without training. Print the federation as a table, and name every problem."""
+def check(
+    config: ConfigArgument,
+    set_: SetOption = None,
+    federation_: Annotated[
+        Path | None,
+        typer.Option(
+            "--federation",
+            metavar="FILE",
+            help="If CONFIG.toml is a center's own center.toml: a copy of the coordinator's config to "
+            "compare it with.",
+        ),
+    ] = None,
+) -> None:
+    """Load everything without training. Print the federation as a table, and name every problem.
+
+    A center on its own machine can check its center.toml in this way.
+    """
     from rich.progress import TimeRemainingColumn
-    from rich.table import Table
 
     from fedmt.commands.steps import next_step
     from fedmt.config import build_federation, center_keys, freeze, load_config
-    from fedmt.core.errors import FedmtError, listed
-    from fedmt.data.center import Center
+    from fedmt.core.errors import FedmtError
     from fedmt.data.overlap import overlaps
     from fedmt.engines.budget import privacy_notes
     from fedmt.engines.device import pick_device
     from fedmt.training.progress import Live, make_console
     from fedmt.training.run import build_engine
 
+    if _is_center(config):
+        if set_:
+            raise FedmtError(f"{config}: --set is for the coordinator's config, and this is a center's file.")
+        return _check_center(config, federation_)
+    if federation_ is not None:
+        raise FedmtError(f"{config}: --federation is only for a center's own center.toml.")
     settings = load_config(config, set_)
     device = pick_device(settings.device)
     remote = {c.name for c in settings.centers if c.source == "remote"}
@@ -135,22 +157,11 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
         federation, notes = build_federation(settings, at_hand=not remote)
     # With a frozen backbone, the reference center's features show how the config will be adapted.
     engine = build_engine(settings, freeze(settings, federation, device, reference_only=True), device)
-    table = Table(
-        title=f"{config}: wanted space '{federation.wanted.name}' ({len(federation.wanted)} classes)"
-    )
-    for column in ("center", "samples", "label space", "classes missing", "correspondence"):
-        table.add_column(column, justify="right" if column == "samples" else "left")
     rows: list[tuple[Member, str]] = [(federation.reference, "reference center")]
-    rows += [(c, "") for c in federation.roster.members] + [(t, "test") for t in federation.tests]
-    for member, role in rows:
-        space = f"{member.space.name} ({len(member.space)})" if member.space else "no labels"
-        missing, samples = "-", f"{member.size:,}" if member.size is not None else "elsewhere"
-        if isinstance(member, Center) and member.space is not None and member.labels is not None:
-            found = set(member.labels.tolist())
-            names = [c for i, c in enumerate(member.space) if i not in found]
-            missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
-        table.add_row(member.name, samples, space, missing, role or _correspondence(member, engine.method))
-    console.print(table)
+    rows += [(c, _correspondence(c, engine.method)) for c in federation.roster.members]
+    rows += [(t, "test") for t in federation.tests]
+    wanted = federation.wanted
+    console.print(_table(f"{config}: wanted space '{wanted.name}' ({len(wanted)} classes)", rows))
     if remote:
         try:
             center_keys(settings, [m.name for m in federation.roster.members])
@@ -179,6 +190,66 @@ def check(config: ConfigArgument, set_: SetOption = None) -> None:
     changed = [word for item in set_ or [] for word in ("--set", item)]
     if not remote:
         next_step(console, "run", config, *changed, *_baseline(federation, engine.method))
+
+
+def _is_center(path: Path) -> bool:
+    """Whether a file is a center's own center.toml. Only such a file names a state folder."""
+    from fedmt.config import read_toml
+
+    return "state" in read_toml(path)[0]
+
+
+def _check_center(path: Path, federation: Path | None) -> None:
+    """A center's own file and its data, on its own machine."""
+    from rich.progress import TimeRemainingColumn
+
+    from fedmt.core.errors import FedmtError
+    from fedmt.training.progress import Live, make_console
+
+    try:
+        from fedmt.engines.flower.beforehand import check_center
+    except ModuleNotFoundError as error:
+        raise FedmtError(
+            f"{path}: this is a center's file, and checking it needs {error.name}; install the extra: pip "
+            "install 'fedmt[flower]'."
+        ) from None
+    console = make_console()
+    with Live(console, TimeRemainingColumn()).showing():
+        checked = check_center(path, federation)
+    name, center = checked.file.name, checked.center
+    if center is None:
+        console.print(
+            f"{path}: the file of center '{name}' has no mistake. Its data were not read, because the "
+            "coordinator's config says how. Pass a copy of it with --federation.",
+            soft_wrap=True,
+        )
+        return
+    role = "-" if checked.method is None else _correspondence(center, checked.method)
+    console.print(_table(f"{path}, compared with {federation or checked.file.federation}", [(center, role)]))
+    for note in checked.notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    console.print("Everything fits. Nothing was trained, and nothing was sent.")
+
+
+def _table(title: str, rows: Sequence[tuple[Member, str]]) -> Table:
+    """rows: each center or test set, and what is known about its correspondence."""
+    from rich.table import Table
+
+    from fedmt.core.errors import listed
+    from fedmt.data.center import Center
+
+    table = Table(title=title)
+    for column in ("center", "samples", "label space", "classes missing", "correspondence"):
+        table.add_column(column, justify="right" if column == "samples" else "left")
+    for member, role in rows:
+        space = f"{member.space.name} ({len(member.space)})" if member.space else "no labels"
+        missing, samples = "-", f"{member.size:,}" if member.size is not None else "elsewhere"
+        if isinstance(member, Center) and member.space is not None and member.labels is not None:
+            found = set(member.labels.tolist())
+            names = [c for i, c in enumerate(member.space) if i not in found]
+            missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
+        table.add_row(member.name, samples, space, missing, role)
+    return table
 
 
 def _steps(method: Method, federation: Federation) -> str:

@@ -166,6 +166,12 @@ class Input(Named, ABC):
         """The input's options to change for a quick trial of a large experiment."""
         return {}
 
+    @classmethod
+    def without_reference(cls, options: Section) -> Section:
+        """The options with which a center can check its samples if it does not know the reference
+        center's."""
+        return options
+
     def as_read(self, options: Section) -> Input:
         """This input with what the options say about the files, so that it reads them as in training."""
         return self

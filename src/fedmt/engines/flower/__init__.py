@@ -8,6 +8,7 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     center.py       the ClientApp: what a center answers
     task.py         a message, and the center that is to answer it
     settings.py     a center's own file, center.toml
+    beforehand.py   what a center can check before a coordinator asks: `fedmt check center.toml`
     allowing.py     what a plan may name at a center
     memory.py       what a center keeps, on its own disk
     server.py       the ServerApp

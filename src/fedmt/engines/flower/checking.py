@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmt.core.errors import listed
@@ -21,18 +21,8 @@ def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, sh
         raise TypeError
     if facts.get("version") != plan.version:
         return f"it runs fedmt {facts.get('version')}, but the coordinator runs {plan.version}"
-    own = facts.get("space")
-    if own is None or expected is None:
-        if own != expected:
-            has, wants = ("no labels" if s is None else "labels" for s in (own, expected))
-            return f"it has {has}, but the federation's config gives it {wants}"
-    elif own[0] != expected.name:
-        return f"it labels in '{own[0]}', but the federation's config says '{expected.name}'"
-    elif list(own[1]) != list(expected):
-        return (
-            f"its classes of '{expected.name}' are {listed(own[1], 20)}, but the federation's config has "
-            f"{listed(expected, 20)} (the order matters)"
-        )
+    if said := other_labels(facts.get("space"), expected):
+        return said
     if facts.get("model") != shape:
         return (
             f"model '{plan.config.model.backbone}' has different weights there (names, shapes or types); "
@@ -41,6 +31,22 @@ def misfit(facts: Mapping[str, Any], plan: Plan, expected: LabelSpace | None, sh
     if facts.get("shape") != list(plan.read.shape):
         return f"its {plan.read.word}s have shape {facts.get('shape')}, expected {list(plan.read.shape)}"
     return not_promised(facts.get("privacy"), plan.config.privacy)
+
+
+def other_labels(own: Sequence[Any] | None, expected: LabelSpace | None) -> str:
+    """How a center's label space, [name, classes], differs from what the config gives it. Empty if it does
+    not."""
+    if own is None or expected is None:
+        has, wants = ("no labels" if s is None else "labels" for s in (own, expected))
+        return "" if has == wants else f"it has {has}, but the federation's config gives it {wants}"
+    if own[0] != expected.name:
+        return f"it labels in '{own[0]}', but the federation's config says '{expected.name}'"
+    if list(own[1]) != list(expected):
+        return (
+            f"its classes of '{expected.name}' are {listed(own[1], 20)}, but the federation's config has "
+            f"{listed(expected, 20)} (the order matters)"
+        )
+    return ""
 
 
 def well_formed(facts: Mapping[str, Any]) -> bool:

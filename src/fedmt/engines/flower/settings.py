@@ -149,7 +149,7 @@ class CenterSettings:
         """The space in which the center labels. A federation's config has to be read for it."""
         file = self.file
         if file.federation is not None:
-            return self._of_federation().space
+            return self.of_federation().space
         return None if file.space is None else LabelSpace(file.space, file.spaces[file.space])
 
     def center(self, plan: Plan) -> Center:
@@ -158,13 +158,16 @@ class CenterSettings:
 
     def center_and_notes(self, plan: Plan) -> tuple[Center, tuple[str, ...]]:
         """The same with the notes of its source, which are for the center's own log."""
+        return self.read_as(plan.wanted, plan.read.reading(self.file.state / plan.read.name))
+
+    def read_as(self, wanted: LabelSpace, options: Section) -> tuple[Center, tuple[str, ...]]:
+        """The same with the options of an input. wanted: the classes that the model should learn."""
         file = self.file
         if file.federation is not None:
-            return self._of_federation(), ()
+            return self.of_federation(), ()
         assert file.data is not None
         own = {name: LabelSpace(name, classes) for name, classes in file.spaces.items()}
-        vocabulary = Vocabulary({**own, plan.wanted.name: plan.wanted}, {}, self.where)
-        options = plan.read.reading(file.state / plan.read.name)
+        vocabulary = Vocabulary({**own, wanted.name: wanted}, {}, self.where)
         spec = CenterSpec.model_validate(
             {
                 **file.data.model_dump(exclude_unset=True),
@@ -173,9 +176,10 @@ class CenterSettings:
                 "correspondence": file.correspondence,
             }
         )
-        return load_center(spec, plan.wanted, options, vocabulary)
+        return load_center(spec, wanted, options, vocabulary)
 
-    def _of_federation(self) -> Center:
+    def of_federation(self) -> Center:
+        """The center of this name in the config that `federation` names, which is for trials."""
         assert self.file.federation is not None
         with importing_only(None):  # what this machine's own file names
             federation, _ = build_federation(load_config(self.file.federation))

@@ -37,6 +37,8 @@ from fedmt.inputs.images.shaping import ImageOptions
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
+CHECKED_SIZE = 32
+"""Side of the square to which a center's images are resized if they are only checked."""
 
 WindowCenter = Annotated[float, Field(allow_inf_nan=False)]
 WindowWidth = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -111,6 +113,12 @@ class Images(Input):
         if size is None:
             return {}
         return {"size": min(size, 32) if isinstance(size, int) else [min(s, 32) for s in size]}
+
+    @classmethod
+    def without_reference(cls, options: Section) -> ImageSpec:
+        # Small, because the images are only checked. If no size is set, it is that of the reference center.
+        assert isinstance(options, ImageSpec)
+        return options.model_copy(update={"size": CHECKED_SIZE, "cache": None})
 
     def reading(self, cache: Path) -> ImageSpec:
         channels, height, width = self.shape
