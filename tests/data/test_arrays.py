@@ -16,6 +16,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedmt import CenterData, Correspondence, Federation, FedmtError, LabelSpace
 from fedmt.data.sources.arrays import dump_arrays, read_arrays
+from fedmt.inputs.images.decoding import read_images
+from fedmt.inputs.images.shaping import AS_STORED
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
@@ -71,6 +73,26 @@ def test_every_form_of_images_is_stored_alike(x: Any) -> None:
 
 def test_grey_images_need_no_channel() -> None:
     assert make(GREY).input.shape == make(GREY[..., None]).input.shape == (1, 9, 8)
+
+
+def test_pictures_are_converted_as_files_are(tmp_path: Path) -> None:
+    """Pillow's own conversion would clip 16 bits to white, and show what is under transparent parts."""
+    deep = [Image.fromarray(image.astype(np.uint16) * 256 + 7) for image in GREY]
+    assert torch.equal(make(deep).reference.values, torch.from_numpy(GREY)[:, None])
+    alpha = np.full((*COLOR.shape[:3], 1), 60, np.uint8)
+    clear = [Image.fromarray(image, "RGBA") for image in np.concatenate([COLOR, alpha], 3)]
+    for kind, pictures in {"deep": deep, "clear": clear}.items():
+        (tmp_path / kind).mkdir()
+        paths = [tmp_path / kind / f"{i}.png" for i in range(len(pictures))]
+        for path, picture in zip(paths, pictures, strict=True):
+            picture.save(path)
+        read = read_images(paths, list(map(str, paths)), AS_STORED)
+        stored = make(pictures).reference
+        assert torch.equal(stored.values, read)
+        assert torch.equal(torch.cat(list(stored.input.batches(pictures))), read)
+    # Gray and color together are color, as in a folder.
+    mixed = [Image.fromarray(COLOR[0]), Image.fromarray(GREY[0])] * 3
+    assert make(mixed).input.shape == (3, 9, 8)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +219,10 @@ BROKEN[4, 2] = np.inf
             r"shape \(6, 4, 9, 8\) and dtype uint8; expected \[N, H, W, C\]",
         ),
         ({"x": np.zeros((6, 3, 9, 3), np.uint8)}, r"could be \[N, H, W, C\] or \[N, C, H, W\]"),
+        (
+            {"x": [Image.fromarray(GREY[0] / np.float32(255))] * 6},
+            r"center 'reference', x\[0\]: the picture cannot be read: it holds floating-point values",
+        ),
         ({"x": ROWS[:0], "y": []}, "Center 'reference' is empty"),
         ({"y": [*LABELS[:5], "d"]}, r"center 'reference', y\[5\]: label 'd' is not in label space 'wanted'"),
         (
