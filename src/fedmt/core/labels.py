@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +50,12 @@ class LabelSpace:
     classes: tuple[str, ...]
 
     def __init__(self, name: str, classes: Sequence[str]) -> None:
-        if isinstance(classes, str) or not all(isinstance(c, str) for c in classes):
+        # A set's order changes from one process to the next, and with it what a position means.
+        ordered = isinstance(classes, Iterable) and not isinstance(classes, str | set | frozenset)
+        given = tuple(classes) if ordered else ()
+        if not ordered or not all(isinstance(c, str) for c in given):
             raise FedmtError(f"Label space '{name}': classes must be a list of names, got {classes!r}.")
-        names = tuple(class_name(c) for c in classes)
+        names = tuple(class_name(c) for c in given)
         if not names:
             raise FedmtError(f"Label space '{name}' has no classes. Name at least one.")
         if "" in names:

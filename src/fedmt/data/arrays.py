@@ -129,7 +129,7 @@ def _vocabulary(
     spaces: Mapping[str, Sequence[str]],
     correspondences: Mapping[str, Any],
 ) -> _Vocabulary:
-    others = {n: c if isinstance(c, LabelSpace) else LabelSpace(n, list(c)) for n, c in spaces.items()}
+    others = {n: c if isinstance(c, LabelSpace) else LabelSpace(n, c) for n, c in spaces.items()}
     if isinstance(wanted, LabelSpace):
         goal = wanted
     elif isinstance(wanted, str):
@@ -140,7 +140,7 @@ def _vocabulary(
             )
         goal = others[wanted]
     else:
-        goal = LabelSpace("wanted", list(wanted))
+        goal = LabelSpace("wanted", wanted)
     if others.get(goal.name, goal) != goal:
         raise FedmtError(
             f"spaces: '{goal.name}' is the wanted space, but it has other classes there. Rename one of the "

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.arrays import as_tensor, count_not_finite
-from fedmt.inputs.images.decoding import Pixels, has_colour, picture_pixels
+from fedmt.inputs.images.cache import Pixels
+from fedmt.inputs.images.decoding import has_colour, picture_pixels
 
 EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (gray) or 3 (RGB)"
 
