@@ -45,6 +45,11 @@ class Listed(Dataset[Any]):
         return self.items[i]
 
 
+class Endless(Dataset[Any]):
+    def __getitem__(self, i: int) -> Any:
+        return ROWS[i % 6], LABELS[i % 6]
+
+
 class Streamed(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(zip(ROWS, LABELS, strict=True))
@@ -288,6 +293,18 @@ BROKEN[4, 2] = np.inf
         ({"reference": (pd.DataFrame(ROWS), "diagnosis")}, "the frame has no column 'diagnosis'"),
         ({"reference": Listed([])}, "the Dataset is empty"),
         ({"reference": Listed([(1, 2, 3)])}, r"items of the Dataset have \[3\] parts; expected \(x, y\)"),
+        (
+            {"reference": Endless()},
+            "the Dataset has no length. Define __len__ in Endless, or make it an Iter",
+        ),
+        (
+            {"reference": Listed([{"x": ROWS[0], "y": "a"}])},
+            r"items of the Dataset are dictionaries; expected \(x, y\)",
+        ),
+        (
+            {"x": [__file__] * 6},
+            "center 'reference': x has names of files, such as '.*'. Read the files first",
+        ),
         ({"reference": (Streamed(), LABELS)}, r"both a Dataset of \(x, y\) and separate labels"),
         ({"wanted": "for"}, "wanted: label space 'for' is not in `spaces`"),
         ({"test": (ROWS,)}, "test 'test 1': a test needs labels"),

@@ -221,7 +221,7 @@ def _kind(input: str | type[Input] | None, opened: Sequence[_Opened]) -> type[In
         return input
     if input is not None:
         return INPUTS.find(input, "input")
-    return guessed(opened[0].x) if opened else INPUTS["images"]
+    return guessed(opened[0].x, opened[0].where) if opened else INPUTS["images"]
 
 
 def _reader(kind: type[Input], opened: Sequence[_Opened]) -> Reader:

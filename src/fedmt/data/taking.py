@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,11 +43,17 @@ def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
     return x, y
 
 
-def guessed(x: Any) -> type[Input]:
+def guessed(x: Any, where: str) -> type[Input]:
     """What the samples are: rows of a frame, texts, vectors [N, D], or images, which have more dimensions."""
     if is_frame(x):
         return INPUTS["tables"]
-    if hasattr(x, "__iter__") and isinstance(next(iter(x), None), str):
+    first = next(iter(x), None) if hasattr(x, "__iter__") else None
+    if isinstance(first, str):
+        if os.path.isfile(first):  # as texts, the names of files would often give the labels away
+            raise FedmtError(
+                f"{where}: x has names of files, such as '{first}'. Read the files first, for example with "
+                'PIL.Image.open. If these names are the texts to classify, pass input="text".'
+            )
         return INPUTS["text"]
     dimensions = 1 + np.ndim(x[0]) if isinstance(x, list | tuple) and x else np.ndim(x)
     return INPUTS["vectors"] if dimensions <= 2 else INPUTS["images"]
@@ -124,10 +132,17 @@ def _from_dataset(dataset: Dataset[Any], where: str) -> tuple[Any, Any]:
         return x, rest[0] if rest else None
     if isinstance(dataset, IterableDataset):
         items = list(dataset)
+    elif hasattr(dataset, "__len__"):
+        items = [dataset[i] for i in range(len(dataset))]
     else:
-        items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
+        raise FedmtError(
+            f"{where}: the Dataset has no length. Define __len__ in {type(dataset).__name__}, or make it an "
+            "IterableDataset."
+        )
     if not items:
         raise FedmtError(f"{where}: the Dataset is empty.")
+    if any(isinstance(item, Mapping) for item in items):
+        raise FedmtError(f"{where}: items of the Dataset are dictionaries; expected (x, y), or x alone.")
     sizes = {len(item) if isinstance(item, tuple | list) else 0 for item in items}
     if sizes == {0} or sizes == {1}:
         return [item[0] if sizes == {1} else item for item in items], None
