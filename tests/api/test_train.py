@@ -358,6 +358,50 @@ def test_a_module_of_logits_or_of_features(
         fedmt.load(tmp_path / "run", model=nn.Linear(5, width))
 
 
+class Counting(nn.Module):
+    """What a forward pass may change: the modes of layers, buffers, the weights of lazy layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.LazyLinear(8), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8).eval()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.last(self.norm(self.first(x)).relu())
+
+
+def test_the_users_own_module_and_generator_do_not_change() -> None:
+    net = Counting()
+    before = torch.get_rng_state()
+    results = [fedmt.train(federation(), model=net, **FAST) for _ in range(2)]
+    x = points(4, 9)[0]
+    assert torch.equal(results[0].predict(x), results[1].predict(x))  # the second began like the first
+    assert torch.equal(torch.get_rng_state(), before)
+    assert isinstance(net.first, nn.LazyLinear) and net.training and not net.norm.training
+    assert net.calls == 0
+
+
+class Auxiliary(nn.Linear):
+    """Like torchvision's Inception, it returns a second output while it trains."""
+
+    def forward(self, x: Tensor) -> Any:
+        return (super().forward(x), x) if self.training else super().forward(x)
+
+
+def with_buffer(value: float) -> nn.Module:
+    net = nn.Linear(5, 3)
+    net.register_buffer("mask", torch.tensor(value))
+    return net
+
+
+def with_open_file() -> nn.Module:
+    net = nn.Linear(5, 3)
+    net.log = (i for i in range(3))  # type: ignore[assignment]
+    return net
+
+
 class Odd(nn.Module):
     def __init__(self, answer: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -382,6 +426,18 @@ class Odd(nn.Module):
         ),
         (Odd(lambda x: (x, x)), {}, "output of type tuple"),
         (Odd(lambda x: x[:1]), {}, r"output of shape \(1, 5\)"),
+        (
+            Auxiliary(5, 3),
+            {},
+            r"Auxiliary returns an output of type tuple for .* \(2, 5\) in training mode; exp",
+        ),
+        (Auxiliary(5, 3), {"head": False}, "an output of type tuple for .* in training mode"),
+        (with_buffer(float("-inf")), {}, "'mask' of Linear has NaN or infinite values.*persistent=False"),
+        (
+            with_open_file(),
+            {},
+            "Linear cannot be copied, and training changes only a copy: TypeError: cannot",
+        ),
         (nn.Linear(5, 4), {"head": False}, "returns 4 scores for each vector, expected 3"),
         (nn.Linear(5, 4), {"head": "yes"}, "model.head: 'yes' given, expected True or False"),
         ({"backbone": nn.Linear(5, 3), "max_pool": True}, {}, "model.max_pool: this is for fedmt's"),

@@ -121,8 +121,9 @@ def _model(
     if not isinstance(head, bool | None):
         raise FedmtError(f"model.head: {head!r} given, expected True or False.")
     table["backbone"] = given_name(network)
+    needed = needs_head(network, len(federation.wanted), federation.input, head)
     if "head" not in options:
-        table["head"] = needs_head(network, len(federation.wanted), federation.input, head)
+        table["head"] = needed
     return network, table
 
 
