@@ -383,6 +383,31 @@ def test_the_users_own_module_and_generator_do_not_change() -> None:
     assert net.calls == 0
 
 
+class Shared(nn.Module):
+    """Two layers with the same weights: as one parameter with two names, or used twice under one name."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.last, two = nn.Linear(5, 5), nn.Linear(5, 3), nn.Linear(5, 5)
+        self.bias = two.bias
+        if tied:
+            self.two = two
+            two.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.linear(self.one(x).relu(), self.one.weight, self.bias).relu())
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam", "scaffold"])
+def test_tied_weights_follow_the_strategy_like_others(strategy: str) -> None:
+    """Only the guard differs, which counts the norm of each name."""
+    options: dict[str, Any] = {**FAST, "rounds": 3, "strategy": {"name": strategy, "guard": "none"}}
+    one, two = (fedmt.train(federation(), model=Shared(tied), **options) for tied in (True, False))
+    x = points(4, 9)[0]
+    assert torch.equal(one.predict(x), two.predict(x))
+
+
 class Auxiliary(nn.Linear):
     """Like torchvision's Inception, it returns a second output while it trains."""
 

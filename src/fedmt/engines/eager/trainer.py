@@ -78,6 +78,8 @@ class Trainer:
         self.training = training
         self.device = device
         self._optimizer = FlatSGD(dict(model.named_parameters()))
+        self.parameters = frozenset(name for name, _ in model.named_parameters(remove_duplicate=False))
+        """Every name of a parameter. A tied one has several, and its update travels under each of them."""
         heads = find_heads(model)
         self._heads = heads[1] if heads is not None else None
         if precision == "float32" and device.type == "cuda":
