@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,38 @@ def test_training_in_a_thread() -> None:
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(lambda: fedmt.train(federation(), **{**FAST, "progress": True}))
     assert len(done.result().history) == 2
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "default device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_caller_has_set_in_torch_changes_nothing(mode: str, tmp_path: Path) -> None:
+    x, data = points(4, 9)[0], federation()
+    expected = fedmt.train(data, **FAST).predict(x)
+    with MODES[mode]():
+        inside = fedmt.train(data, **FAST, out=tmp_path / "run")
+        found = [inside.predict(x), fedmt.load(tmp_path / "run").predict(x)]
+        kept = torch.empty(2).requires_grad_(False), torch.is_grad_enabled(), torch.get_default_dtype()
+    assert all(torch.equal(one, expected) for one in found)
+    assert kept[0].is_meta == (mode == "default device") and kept[0].is_inference() == (mode[:3] == "inf")
+    assert kept[1] == (mode not in ("no_grad", "inference_mode"))
+    assert (kept[2] == torch.float64) == (mode == "float64") and torch.get_default_dtype() == torch.float32
 
 
 def test_several_test_sets() -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from fedmt.api.options import config_of
 from fedmt.api.result import ARRAYS, Result
 from fedmt.core.errors import FedmtError
+from fedmt.core.modes import usual_modes
 from fedmt.data.center import Federation
 from fedmt.runs.folder import RunFolder
 from fedmt.training.notebook import Line, in_notebook
@@ -23,6 +24,7 @@ from fedmt.training.progress import Display, make_console
 from fedmt.training.run import Observer, Stopped, run_arrays
 
 
+@usual_modes()
 def train(
     federation: Federation,
     model: str | nn.Module | Mapping[str, Any] | None = None,

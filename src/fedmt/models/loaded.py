@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedmt.aggregation import packed
 from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.modes import usual_modes
 from fedmt.core.registry import importing_only
 from fedmt.engines.device import pick_device
 from fedmt.engines.state import State
@@ -130,6 +131,7 @@ class Model:
     def predict(
         self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ..., prior: Any = ...
     ) -> list[Top]: ...
+    @usual_modes()
     def predict(
         self,
         samples: Any = None,
@@ -243,6 +245,7 @@ def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
     ]
 
 
+@usual_modes()
 def load(
     path: str | Path,
     device: str = "auto",
