@@ -280,6 +280,33 @@ def test_training_in_a_thread() -> None:
     assert len(done.result().history) == 2
 
 
+class Drawing(nn.Module):
+    """Draws from torch's generator, which all threads share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.dropout(self.first(x).relu(), 0.5, self.training))
+
+
+@pytest.mark.parametrize("model", ["mlp", "drawing"])
+def test_runs_in_threads_do_not_change_each_other(model: str) -> None:
+    x, data, own = points(4, 9)[0], federation(), Drawing() if model == "drawing" else model
+
+    def one(seed: int) -> Tensor:
+        return fedmt.train(data, model=own, **{**FAST, "rounds": 3}, seed=seed).predict(x)
+
+    seeds = [0, 1, 0, 1, 0, 1]
+    alone = [one(seed) for seed in (0, 1)]
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(one, seeds))
+    assert [torch.equal(p, alone[seed]) for p, seed in zip(together, seeds, strict=True)] == [True] * 6
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     torch.set_default_dtype(dtype)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedmt.core.errors import FedmtError
+from fedmt.core.seeding import seeded
 from fedmt.inputs import Input
 
 PREFIX = "given:"
@@ -50,7 +51,7 @@ def needs_head(network: nn.Module, classes: int, input: Input, head: bool | None
             "centers would have them too. Register a mask, which is never trained, with persistent=False."
         )
     tried = _copied(network)
-    with torch.random.fork_rng(devices=[]):
+    with seeded(0):
         width = _width(tried, classes, input)
         _width(tried, classes, input, training=True)  # some return further outputs only then
     return width != classes if head is None else head
