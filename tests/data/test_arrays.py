@@ -169,6 +169,24 @@ def test_tables_are_encoded_by_the_statistics_of_the_centers() -> None:
     np.testing.assert_allclose(found, (values[:2] - values.mean()) / values.std(), rtol=1e-6)
 
 
+def test_missing_values_of_pandas_are_missing() -> None:
+    frame = pd.DataFrame({"age": [40, None, 60], "sex": ["f", "m", None]})
+    label = ["a", "b", "c"]
+    expected = make(reference=(frame, label), centers={"Oslo": frame}).reference
+    for typed in (frame.convert_dtypes(), frame.convert_dtypes(dtype_backend="pyarrow")):
+        found = make(reference=(typed, label), centers={"Oslo": typed}).reference
+        assert found.input == expected.input and torch.equal(found.values, expected.values)
+
+
+def test_columns_that_are_left_out_are_named() -> None:
+    frame = pd.DataFrame({"age": range(20, 32), "sex": list("fm") * 6})
+    told = frame.assign(note=[f"n{i}" for i in range(12)], empty=np.nan, label=["a", "b", "c"] * 4)
+    federation = make(reference=told, centers={"Oslo": told.drop(columns="label")})
+    assert federation.input.columns == ("sex = f", "sex = m")  # type: ignore[attr-defined]
+    assert federation.notes[0].startswith("Columns left out: 'age', 'note', 'empty'. A column without any")
+    assert not make(reference=told[["sex", "label"]], centers={"Oslo": told[["sex"]]}).notes
+
+
 def test_spaces_correspondences_and_named_tests() -> None:
     two = LabelSpace("two", ["p", "q"])
     own = Correspondence(MATRIX, LabelSpace("wanted", ["a", "b", "c"]), two)
@@ -291,6 +309,24 @@ BROKEN[4, 2] = np.inf
             "center 'reference': this is an array, but center 'Bonn' has a data frame",
         ),
         ({"reference": (pd.DataFrame(ROWS), "diagnosis")}, "the frame has no column 'diagnosis'"),
+        (
+            {
+                "reference": (pd.DataFrame(ROWS, columns=list("wxyw")), LABELS),
+                "centers": {"O": pd.DataFrame(ROWS, columns=list("wxyw"))},
+            },
+            "center 'reference': several columns are called 'w'. Rename or drop all but one",
+        ),
+        (
+            {"reference": (pd.DataFrame({"age": [np.inf] * 6}), LABELS), "centers": {"O": pd.DataFrame()}},
+            "6 values of column 'age' are infinite",
+        ),
+        (
+            {
+                "reference": (pd.DataFrame({"text": [f"lesion {i}" for i in range(12)]}), LABELS * 2),
+                "centers": {"O": pd.DataFrame({"text": [f"lesion {i}" for i in range(12)]})},
+            },
+            r"no column that can be a feature.*For texts, pass the column itself, such as frame\['text'\]",
+        ),
         ({"reference": Listed([])}, "the Dataset is empty"),
         ({"reference": Listed([(1, 2, 3)])}, r"items of the Dataset have \[3\] parts; expected \(x, y\)"),
         (

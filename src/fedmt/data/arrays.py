@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.center import Center, Federation
-from fedmt.data.frames import Reader, frame_reader, is_frame
+from fedmt.data.frames import Reader, frame_reader, is_frame, left_out
 from fedmt.data.loading import complete
 from fedmt.data.taking import guessed, labels_as_positions, taken
 from fedmt.inputs import INPUTS, Input
@@ -92,7 +92,8 @@ def from_arrays(
         problems += [_mismatch(p.where, c, first) for p, c in made if not c.input.fits(first.input)]
     if problems or first is None:
         raise FedmtError("\n".join(dict.fromkeys(problems)))
-    notes: list[str] = []
+    frames = [p.x for p in opened if p.role != "test" and is_frame(p.x)]
+    notes = list(left_out(first.input, frames)) if frames else []
     others, tests = ([c for p, c in made if p.role == role] for role in ("center", "test"))
     federation = complete(vocabulary.goal, first, others, tests, (), notes)
     return dataclasses.replace(federation, notes=tuple(notes))
