@@ -17,8 +17,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed, nearest
@@ -107,7 +109,7 @@ class Correspondence:
 
     def __init__(
         self,
-        matrix: Tensor | Sequence[Sequence[float]],
+        matrix: Tensor | NDArray[Any] | Sequence[Sequence[float]],
         fine: LabelSpace,
         coarse: LabelSpace,
         source: str = "",
