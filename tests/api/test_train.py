@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 import numpy as np
 import pandas as pd
@@ -263,6 +264,34 @@ def test_a_result_without_a_folder_leaves_nothing_behind(capfd: Any) -> None:
     gc.collect()
     assert not path.parent.exists()
     assert capfd.readouterr() == ("", "")  # progress=False prints nothing
+
+
+def test_a_result_is_not_copied_without_its_folder(tmp_path: Path) -> None:
+    result = fedmt.train(federation(), **FAST)
+    with pytest.raises(fedmt.FedmtError, match=r"temporary folder.* cannot be pickled or copied\. Pass out="):
+        pickle.dumps(result)
+    kept = fedmt.train(federation(), **FAST, out=tmp_path / "run")
+    x = points(4, 9)[0]
+    assert torch.equal(pickle.loads(pickle.dumps(kept)).predict(x), kept.predict(x))
+
+
+def test_samples_may_be_read_only_or_a_dataset() -> None:
+    """pandas 3 gives read-only arrays, and `np.load(mmap_mode="r")` does too."""
+    x, y = points(12, 0)
+    x.flags.writeable = False
+    data = fedmt.Federation.from_arrays(wanted=WANTED, reference=(x, y), centers={"Oslo": (x,)})
+    result = fedmt.train(data, **FAST, device=torch.device("cpu"))
+    expected = result.predict(x)
+    assert torch.equal(result.predict(Items(x, y)), expected)
+    assert torch.equal(result.predict(TensorDataset(torch.tensor(x))), expected)
+    assert torch.equal(result.predict(x.astype(">f4")), expected)
+    with pytest.raises(fedmt.FedmtError, match=r"predict: no vectors are given\."):
+        result.predict(None)
+
+
+def test_the_types_of_predictions_follow_the_arguments() -> None:
+    """What a type checker infers: `top` decides between a tensor and lists."""
+    assert len(get_overloads(fedmt.Result.predict)) == len(get_overloads(fedmt.Model.predict)) == 2
 
 
 def test_progress_is_one_line_per_round(capsys: pytest.CaptureFixture[str]) -> None:

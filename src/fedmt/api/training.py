@@ -91,6 +91,7 @@ def train(
         raise
     result._federation = federation
     if temporary is not None:
+        result._temporary = True
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
 
