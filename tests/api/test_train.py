@@ -472,6 +472,21 @@ def test_the_users_own_module_and_generator_do_not_change() -> None:
     assert net.calls == 0
 
 
+class Scaled(nn.Linear):
+    scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+def test_a_result_keeps_the_module_as_it_was_trained() -> None:
+    net, x = Scaled(5, 3), points(4, 9)[0]
+    changed = fedmt.train(federation(), model=net, **FAST)
+    expected = fedmt.train(federation(), model=net, **FAST).predict(x)
+    net.scale = 100.0
+    assert torch.equal(changed.predict(x), expected)
+
+
 class Shared(nn.Module):
     """Two layers with the same weights: as one parameter with two names, or used twice under one name."""
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from fedmt.api.options import config_of
 from fedmt.api.result import ARRAYS, Result
+from fedmt.backbones.given import copied
 from fedmt.core.errors import FedmtError
 from fedmt.core.modes import usual_modes
 from fedmt.data.center import Federation
@@ -73,6 +74,7 @@ def train(
     kept = folder / ARRAYS if folder is not None and (folder / ARRAYS).is_dir() else None
     named = {**({} if rounds is None else {"rounds": rounds}), "seed": seed, **options}
     config, network = config_of(federation, model, method, strategy, named, kept)
+    network = None if network is None else copied(network)  # the result predicts with it later
     if network is not None and config.model.head and "head" not in options:
         federation = _with_note_on_head(federation, network)
     temporary = None

@@ -50,7 +50,7 @@ def needs_head(network: nn.Module, classes: int, input: Input, head: bool | None
             f"model: '{broken[0]}' of {type(network).__name__} has NaN or infinite values, so a mean over "
             "centers would have them too. Register a mask, which is never trained, with persistent=False."
         )
-    tried = _copied(network)
+    tried = copied(network)
     with seeded(0):
         width = _width(tried, classes, input)
         _width(tried, classes, input, training=True)  # some return further outputs only then
@@ -72,7 +72,7 @@ def build_given(
         raise FedmtError(
             f"model: the network of this run is '{name}', which fedmt builds; leave `model` out."
         )
-    own = _copied(network)
+    own = copied(network)
     width = _width(own, classes, input)
     if head or (head is None and width != classes):
         return WithHead(own, width, classes)
@@ -85,7 +85,8 @@ def build_given(
     return own
 
 
-def _copied(network: nn.Module) -> nn.Module:
+def copied(network: nn.Module) -> nn.Module:
+    """A copy that no later change of the user's own module reaches."""
     try:
         return copy.deepcopy(network)
     except Exception as error:  # the user's own module may hold anything
