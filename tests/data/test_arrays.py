@@ -190,11 +190,13 @@ def test_columns_that_are_left_out_are_named() -> None:
 def test_spaces_correspondences_and_named_tests() -> None:
     two = LabelSpace("two", ["p", "q"])
     own = Correspondence(MATRIX, LabelSpace("wanted", ["a", "b", "c"]), two)
-    y = ["p", "q"] * 3
+    y, table = ["p", "q"] * 3, pd.DataFrame(MATRIX, index=["p", "q"], columns=["a", "b", "c"])
     federation = make(
         centers={
             "by matrix": CenterData(ROWS, y, "two", np.array(MATRIX)),
             "by object": CenterData(ROWS, y, two, own),
+            "by names": CenterData(ROWS, y, two, table.loc[["q", "p"], ["c", "a", "b"]]),
+            "by positions": CenterData(ROWS, y, two, pd.DataFrame(MATRIX).loc[[1, 0], [2, 0, 1]]),
             "by table": CenterData(ROWS, y, "two", {"a": "p", "b": {"p": 0.5, "q": 0.5}, "c": "q"}),
             "by space": (ROWS, y, "two"),
             "wanted": (ROWS, LABELS),
@@ -203,7 +205,7 @@ def test_spaces_correspondences_and_named_tests() -> None:
         correspondences={"two": MATRIX},
         test={"here": (ROWS, LABELS), "there": CenterData(ROWS, y, "two"), "odd": (ROWS, [0] * 6, "three")},
     )
-    assert [c.correspondence for c in federation.centers if c.space == two] == [own] * 4
+    assert [c.correspondence for c in federation.centers if c.space == two] == [own] * 6
     assert [t.name for t in federation.tests] == ["here", "there", "odd"]
     assert federation.notes == (
         "odd: no center labels in space 'three', so no model predicts in it, and the test is left out.",

@@ -119,7 +119,7 @@ class Correspondence:
         where = f"{source}: correspondence" if source else "Correspondence"
         where = f"{where} '{fine.name}' -> '{coarse.name}'"
         try:
-            values = torch.as_tensor(matrix, dtype=torch.float64)
+            values = torch.as_tensor(matrix, dtype=torch.float64).detach()
         except (ValueError, TypeError) as error:
             raise FedmtError(f"{where}: not a matrix of numbers ({error}).") from None
         if values.shape != (len(coarse), len(fine)):

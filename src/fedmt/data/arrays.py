@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.center import Center, Federation
-from fedmt.data.frames import Reader, frame_reader, is_frame, left_out
+from fedmt.data.frames import Reader, by_names, frame_reader, is_frame, left_out
 from fedmt.data.loading import complete
 from fedmt.data.taking import guessed, labels_as_positions, taken
 from fedmt.inputs import INPUTS, Input
@@ -33,7 +33,8 @@ class CenterData:
         labels.
     space: the label space; by default, the wanted one. correspondence: M, if it is known. It is a dictionary
         as in a config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J, K]; a
-        `Correspondence`; or a CSV file. Without it, M is estimated.
+        DataFrame with these classes as its index and columns; a `Correspondence`; or a CSV file. Without it,
+        M is estimated.
 
     >>> import numpy as np
     >>> CenterData(np.zeros((4, 8, 8)), ["malignant", "benign"] * 2, space="triage",
@@ -260,6 +261,8 @@ def _correspondence(place: _Opened, goal: LabelSpace) -> Correspondence | None:
                 f"expected from '{goal.name}' to '{space.name}', with the same classes."
             )
         return given
+    if is_frame(given):
+        given = by_names(given)
     if isinstance(given, Mapping):
         return Correspondence.from_mapping(goal, space, given, place.where)
     if isinstance(given, str | Path):

@@ -43,6 +43,13 @@ def left_out(input: Input, frames: Sequence[Any]) -> tuple[str, ...]:
     )
 
 
+def by_names(matrix: Any) -> Any:
+    """A matrix as a DataFrame, by the names of its rows and columns, whose order is that of a cross table."""
+    if all(isinstance(name, str) for name in (*matrix.index, *matrix.columns)):
+        return {column: matrix[column].to_dict() for column in matrix}
+    return matrix.sort_index().sort_index(axis=1).to_numpy()  # they are positions
+
+
 def frame_reader(kind: type[Input], training: Mapping[str, Any]) -> Reader:
     """How frames become samples of `kind`. training: the frames of the centers, by their places."""
     if issubclass(kind, Tables):
