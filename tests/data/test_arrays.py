@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedmt import CenterData, Correspondence, Federation, FedmtError, LabelSpace
+from fedmt import Center, CenterData, Correspondence, Federation, FedmtError, LabelSpace
 from fedmt.data.sources.arrays import dump_arrays, read_arrays
 from fedmt.inputs.images.decoding import read_images
 from fedmt.inputs.images.shaping import AS_STORED
@@ -352,6 +352,15 @@ BROKEN[4, 2] = np.inf
 def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FedmtError, match=message):
         make(**{"spaces": {"two": ["p", "q"]}, **options})
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0], np.array([0, 1, 0]), torch.tensor([0, 1, 0]).int()])
+def test_a_center_made_by_hand_says_what_labels_it_needs(labels: Any) -> None:
+    images, space = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), LabelSpace("two", ["p", "q"])
+    with pytest.raises(FedmtError, match=r"labels are of type .*; expected a tensor of int64"):
+        Center("Bonn", images, space, labels)
+    center = Center("Bonn", images, space, torch.tensor([0, 1, 0]))
+    assert repr(center) == "Center('Bonn', 3 images, labeled in 'two')"  # no values: they may be confidential
 
 
 def test_all_problems_are_told_at_once() -> None:
