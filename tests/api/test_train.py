@@ -519,6 +519,11 @@ class Auxiliary(nn.Linear):
         return (super().forward(x), x) if self.training else super().forward(x)
 
 
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"calls": 3}
+
+
 def with_buffer(value: float) -> nn.Module:
     net = nn.Linear(5, 3)
     net.register_buffer("mask", torch.tensor(value))
@@ -561,6 +566,7 @@ class Odd(nn.Module):
             r"Auxiliary returns an output of type tuple for .* \(2, 5\) in training mode; exp",
         ),
         (Auxiliary(5, 3), {"head": False}, "an output of type tuple for .* in training mode"),
+        (Extra(5, 3), {}, "'_extra_state' of Extra is not a tensor, so no mean over centers can be taken"),
         (with_buffer(float("-inf")), {}, "'mask' of Linear has NaN or infinite values.*persistent=False"),
         (
             with_open_file(),

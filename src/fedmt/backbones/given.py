@@ -8,6 +8,7 @@ Python, with the module passed again.
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,14 @@ def needs_head(network: nn.Module, classes: int, input: Input, head: bool | None
     Raises an error if the module cannot be trained. It is tried on a copy, because even a forward pass may
     change a module: its modes, its buffers, the weights of lazy layers.
     """
-    broken = [name for name, value in network.state_dict().items() if _not_finite(value)]
+    state: dict[str, Any] = network.state_dict()
+    odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if odd:
+        raise FedmtError(
+            f"model: '{odd[0]}' of {type(network).__name__} is not a tensor, so no mean over centers can be "
+            "taken. Leave get_extra_state out of the module."
+        )
+    broken = [name for name, value in state.items() if _not_finite(value)]
     if broken:
         raise FedmtError(
             f"model: '{broken[0]}' of {type(network).__name__} has NaN or infinite values, so a mean over "
