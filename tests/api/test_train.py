@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 import numpy as np
 import pandas as pd
@@ -264,6 +266,34 @@ def test_a_result_without_a_folder_leaves_nothing_behind(capfd: Any) -> None:
     assert capfd.readouterr() == ("", "")  # progress=False prints nothing
 
 
+def test_a_result_is_not_copied_without_its_folder(tmp_path: Path) -> None:
+    result = fedmt.train(federation(), **FAST)
+    with pytest.raises(fedmt.FedmtError, match=r"temporary folder.* cannot be pickled or copied\. Pass out="):
+        pickle.dumps(result)
+    kept = fedmt.train(federation(), **FAST, out=tmp_path / "run")
+    x = points(4, 9)[0]
+    assert torch.equal(pickle.loads(pickle.dumps(kept)).predict(x), kept.predict(x))
+
+
+def test_samples_may_be_read_only_or_a_dataset() -> None:
+    """pandas 3 gives read-only arrays, and `np.load(mmap_mode="r")` does too."""
+    x, y = points(12, 0)
+    x.flags.writeable = False
+    data = fedmt.Federation.from_arrays(wanted=WANTED, reference=(x, y), centers={"Oslo": (x,)})
+    result = fedmt.train(data, **FAST, device=torch.device("cpu"))
+    expected = result.predict(x)
+    assert torch.equal(result.predict(Items(x, y)), expected)
+    assert torch.equal(result.predict(TensorDataset(torch.tensor(x))), expected)
+    assert torch.equal(result.predict(x.astype(">f4")), expected)
+    with pytest.raises(fedmt.FedmtError, match=r"predict: no vectors are given\."):
+        result.predict(None)
+
+
+def test_the_types_of_predictions_follow_the_arguments() -> None:
+    """What a type checker infers: `top` decides between a tensor and lists."""
+    assert len(get_overloads(fedmt.Result.predict)) == len(get_overloads(fedmt.Model.predict)) == 2
+
+
 def test_progress_is_one_line_per_round(capsys: pytest.CaptureFixture[str]) -> None:
     fedmt.train(federation(), **{**FAST, "progress": True})
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
@@ -277,6 +307,65 @@ def test_training_in_a_thread() -> None:
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(lambda: fedmt.train(federation(), **{**FAST, "progress": True}))
     assert len(done.result().history) == 2
+
+
+class Drawing(nn.Module):
+    """Draws from torch's generator, which all threads share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.dropout(self.first(x).relu(), 0.5, self.training))
+
+
+@pytest.mark.parametrize("model", ["mlp", "drawing"])
+def test_runs_in_threads_do_not_change_each_other(model: str) -> None:
+    x, data, own = points(4, 9)[0], federation(), Drawing() if model == "drawing" else model
+
+    def one(seed: int) -> Tensor:
+        return fedmt.train(data, model=own, **{**FAST, "rounds": 3}, seed=seed).predict(x)
+
+    seeds = [0, 1, 0, 1, 0, 1]
+    alone = [one(seed) for seed in (0, 1)]
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(one, seeds))
+    assert [torch.equal(p, alone[seed]) for p, seed in zip(together, seeds, strict=True)] == [True] * 6
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "default device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_caller_has_set_in_torch_changes_nothing(mode: str, tmp_path: Path) -> None:
+    x, data = points(4, 9)[0], federation()
+    expected = fedmt.train(data, **FAST).predict(x)
+    with MODES[mode]():
+        inside = fedmt.train(data, **FAST, out=tmp_path / "run")
+        found = [inside.predict(x), fedmt.load(tmp_path / "run").predict(x)]
+        kept = torch.empty(2).requires_grad_(False), torch.is_grad_enabled(), torch.get_default_dtype()
+    assert all(torch.equal(one, expected) for one in found)
+    assert kept[0].is_meta == (mode == "default device") and kept[0].is_inference() == (mode[:3] == "inf")
+    assert kept[1] == (mode not in ("no_grad", "inference_mode"))
+    assert (kept[2] == torch.float64) == (mode == "float64") and torch.get_default_dtype() == torch.float32
 
 
 def test_several_test_sets() -> None:
@@ -358,6 +447,95 @@ def test_a_module_of_logits_or_of_features(
         fedmt.load(tmp_path / "run", model=nn.Linear(5, width))
 
 
+class Counting(nn.Module):
+    """What a forward pass may change: the modes of layers, buffers, the weights of lazy layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.LazyLinear(8), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8).eval()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.last(self.norm(self.first(x)).relu())
+
+
+def test_the_users_own_module_and_generator_do_not_change() -> None:
+    net = Counting()
+    before = torch.get_rng_state()
+    results = [fedmt.train(federation(), model=net, **FAST) for _ in range(2)]
+    x = points(4, 9)[0]
+    assert torch.equal(results[0].predict(x), results[1].predict(x))  # the second began like the first
+    assert torch.equal(torch.get_rng_state(), before)
+    assert isinstance(net.first, nn.LazyLinear) and net.training and not net.norm.training
+    assert net.calls == 0
+
+
+class Scaled(nn.Linear):
+    scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+def test_a_result_keeps_the_module_as_it_was_trained() -> None:
+    net, x = Scaled(5, 3), points(4, 9)[0]
+    changed = fedmt.train(federation(), model=net, **FAST)
+    expected = fedmt.train(federation(), model=net, **FAST).predict(x)
+    net.scale = 100.0
+    assert torch.equal(changed.predict(x), expected)
+
+
+class Shared(nn.Module):
+    """Two layers with the same weights: as one parameter with two names, or used twice under one name."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.last, two = nn.Linear(5, 5), nn.Linear(5, 3), nn.Linear(5, 5)
+        self.bias = two.bias
+        if tied:
+            self.two = two
+            two.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.linear(self.one(x).relu(), self.one.weight, self.bias).relu())
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam", "scaffold"])
+def test_tied_weights_follow_the_strategy_like_others(strategy: str) -> None:
+    """Only the guard differs, which counts the norm of each name."""
+    options: dict[str, Any] = {**FAST, "rounds": 3, "strategy": {"name": strategy, "guard": "none"}}
+    one, two = (fedmt.train(federation(), model=Shared(tied), **options) for tied in (True, False))
+    x = points(4, 9)[0]
+    assert torch.equal(one.predict(x), two.predict(x))
+
+
+class Auxiliary(nn.Linear):
+    """Like torchvision's Inception, it returns a second output while it trains."""
+
+    def forward(self, x: Tensor) -> Any:
+        return (super().forward(x), x) if self.training else super().forward(x)
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"calls": 3}
+
+
+def with_buffer(value: float) -> nn.Module:
+    net = nn.Linear(5, 3)
+    net.register_buffer("mask", torch.tensor(value))
+    return net
+
+
+def with_open_file() -> nn.Module:
+    net = nn.Linear(5, 3)
+    net.log = (i for i in range(3))  # type: ignore[assignment]
+    return net
+
+
 class Odd(nn.Module):
     def __init__(self, answer: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -382,6 +560,19 @@ class Odd(nn.Module):
         ),
         (Odd(lambda x: (x, x)), {}, "output of type tuple"),
         (Odd(lambda x: x[:1]), {}, r"output of shape \(1, 5\)"),
+        (
+            Auxiliary(5, 3),
+            {},
+            r"Auxiliary returns an output of type tuple for .* \(2, 5\) in training mode; exp",
+        ),
+        (Auxiliary(5, 3), {"head": False}, "an output of type tuple for .* in training mode"),
+        (Extra(5, 3), {}, "'_extra_state' of Extra is not a tensor, so no mean over centers can be taken"),
+        (with_buffer(float("-inf")), {}, "'mask' of Linear has NaN or infinite values.*persistent=False"),
+        (
+            with_open_file(),
+            {},
+            "Linear cannot be copied, and training changes only a copy: TypeError: cannot",
+        ),
         (nn.Linear(5, 4), {"head": False}, "returns 4 scores for each vector, expected 3"),
         (nn.Linear(5, 4), {"head": "yes"}, "model.head: 'yes' given, expected True or False"),
         ({"backbone": nn.Linear(5, 3), "max_pool": True}, {}, "model.max_pool: this is for fedmt's"),

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedmt import CenterData, Correspondence, Federation, FedmtError, LabelSpace
+from fedmt import Center, CenterData, Correspondence, Federation, FedmtError, LabelSpace
 from fedmt.data.sources.arrays import dump_arrays, read_arrays
+from fedmt.inputs.images.decoding import read_images
+from fedmt.inputs.images.shaping import AS_STORED
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
@@ -41,6 +43,11 @@ class Listed(Dataset[Any]):
 
     def __getitem__(self, i: int) -> Any:
         return self.items[i]
+
+
+class Endless(Dataset[Any]):
+    def __getitem__(self, i: int) -> Any:
+        return ROWS[i % 6], LABELS[i % 6]
 
 
 class Streamed(IterableDataset[Any]):
@@ -71,6 +78,26 @@ def test_every_form_of_images_is_stored_alike(x: Any) -> None:
 
 def test_grey_images_need_no_channel() -> None:
     assert make(GREY).input.shape == make(GREY[..., None]).input.shape == (1, 9, 8)
+
+
+def test_pictures_are_converted_as_files_are(tmp_path: Path) -> None:
+    """Pillow's own conversion would clip 16 bits to white, and show what is under transparent parts."""
+    deep = [Image.fromarray(image.astype(np.uint16) * 256 + 7) for image in GREY]
+    assert torch.equal(make(deep).reference.values, torch.from_numpy(GREY)[:, None])
+    alpha = np.full((*COLOR.shape[:3], 1), 60, np.uint8)
+    clear = [Image.fromarray(image, "RGBA") for image in np.concatenate([COLOR, alpha], 3)]
+    for kind, pictures in {"deep": deep, "clear": clear}.items():
+        (tmp_path / kind).mkdir()
+        paths = [tmp_path / kind / f"{i}.png" for i in range(len(pictures))]
+        for path, picture in zip(paths, pictures, strict=True):
+            picture.save(path)
+        read = read_images(paths, list(map(str, paths)), AS_STORED)
+        stored = make(pictures).reference
+        assert torch.equal(stored.values, read)
+        assert torch.equal(torch.cat(list(stored.input.batches(pictures))), read)
+    # Gray and color together are color, as in a folder.
+    mixed = [Image.fromarray(COLOR[0]), Image.fromarray(GREY[0])] * 3
+    assert make(mixed).input.shape == (3, 9, 8)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +169,34 @@ def test_tables_are_encoded_by_the_statistics_of_the_centers() -> None:
     np.testing.assert_allclose(found, (values[:2] - values.mean()) / values.std(), rtol=1e-6)
 
 
+def test_missing_values_of_pandas_are_missing() -> None:
+    frame = pd.DataFrame({"age": [40, None, 60], "sex": ["f", "m", None]})
+    label = ["a", "b", "c"]
+    expected = make(reference=(frame, label), centers={"Oslo": frame}).reference
+    for typed in (frame.convert_dtypes(), frame.convert_dtypes(dtype_backend="pyarrow")):
+        found = make(reference=(typed, label), centers={"Oslo": typed}).reference
+        assert found.input == expected.input and torch.equal(found.values, expected.values)
+
+
+def test_columns_that_are_left_out_are_named() -> None:
+    frame = pd.DataFrame({"age": range(20, 32), "sex": list("fm") * 6})
+    told = frame.assign(note=[f"n{i}" for i in range(12)], empty=np.nan, label=["a", "b", "c"] * 4)
+    federation = make(reference=told, centers={"Oslo": told.drop(columns="label")})
+    assert federation.input.columns == ("sex = f", "sex = m")  # type: ignore[attr-defined]
+    assert federation.notes[0].startswith("Columns left out: 'age', 'note', 'empty'. A column without any")
+    assert not make(reference=told[["sex", "label"]], centers={"Oslo": told[["sex"]]}).notes
+
+
 def test_spaces_correspondences_and_named_tests() -> None:
     two = LabelSpace("two", ["p", "q"])
     own = Correspondence(MATRIX, LabelSpace("wanted", ["a", "b", "c"]), two)
-    y = ["p", "q"] * 3
+    y, table = ["p", "q"] * 3, pd.DataFrame(MATRIX, index=["p", "q"], columns=["a", "b", "c"])
     federation = make(
         centers={
             "by matrix": CenterData(ROWS, y, "two", np.array(MATRIX)),
             "by object": CenterData(ROWS, y, two, own),
+            "by names": CenterData(ROWS, y, two, table.loc[["q", "p"], ["c", "a", "b"]]),
+            "by positions": CenterData(ROWS, y, two, pd.DataFrame(MATRIX).loc[[1, 0], [2, 0, 1]]),
             "by table": CenterData(ROWS, y, "two", {"a": "p", "b": {"p": 0.5, "q": 0.5}, "c": "q"}),
             "by space": (ROWS, y, "two"),
             "wanted": (ROWS, LABELS),
@@ -158,7 +205,7 @@ def test_spaces_correspondences_and_named_tests() -> None:
         correspondences={"two": MATRIX},
         test={"here": (ROWS, LABELS), "there": CenterData(ROWS, y, "two"), "odd": (ROWS, [0] * 6, "three")},
     )
-    assert [c.correspondence for c in federation.centers if c.space == two] == [own] * 4
+    assert [c.correspondence for c in federation.centers if c.space == two] == [own] * 6
     assert [t.name for t in federation.tests] == ["here", "there", "odd"]
     assert federation.notes == (
         "odd: no center labels in space 'three', so no model predicts in it, and the test is left out.",
@@ -197,6 +244,10 @@ BROKEN[4, 2] = np.inf
             r"shape \(6, 4, 9, 8\) and dtype uint8; expected \[N, H, W, C\]",
         ),
         ({"x": np.zeros((6, 3, 9, 3), np.uint8)}, r"could be \[N, H, W, C\] or \[N, C, H, W\]"),
+        (
+            {"x": [Image.fromarray(GREY[0] / np.float32(255))] * 6},
+            r"center 'reference', x\[0\]: the picture cannot be read: it holds floating-point values",
+        ),
         ({"x": ROWS[:0], "y": []}, "Center 'reference' is empty"),
         ({"y": [*LABELS[:5], "d"]}, r"center 'reference', y\[5\]: label 'd' is not in label space 'wanted'"),
         (
@@ -210,6 +261,24 @@ BROKEN[4, 2] = np.inf
             r"labels of dtype float64 \('float'\); expected class names, or integers from 0 to 2",
         ),
         ({"y": ["a", None] * 3}, r"3 of 6 labels are missing, the first is y\[1\]"),
+        ({"y": ["a", np.nan] * 3}, r"3 of 6 labels are missing, the first is y\[1\]"),
+        ({"y": np.array([0, np.nan] * 3)}, r"3 of 6 labels are missing, the first is y\[1\]"),
+        (
+            {"y": pd.Series(["a", None] * 3, dtype="string")},
+            r"3 of 6 labels are missing, the first is y\[1\]",
+        ),
+        (
+            {"y": np.arange(6)[:, None] % 3},
+            r"labels of shape \(6, 1\). Remove the second axis, as in y\[:, 0",
+        ),
+        (
+            {"wanted": ["1", "2", "3"], "y": [1, 2] * 3},
+            "integers are positions in label space 'wanted', but 1 is also the name of the class at",
+        ),
+        ({"wanted": {"a", "b", "c"}}, "Label space 'wanted': classes must be a list of names, got {"),
+        ({"spaces": {"two": {"p", "q"}}}, "Label space 'two': classes must be a list of names, got {"),
+        ({"spaces": {"two": "pq"}}, "Label space 'two': classes must be a list of names, got 'pq'"),
+        ({"wanted": 3}, "Label space 'wanted': classes must be a list of names, got 3"),
         ({"y": "diagnosis"}, "y is the text 'diagnosis'; expected the labels"),
         ({"y": None}, "the reference center needs labels"),
         ({"reference": (ROWS, LABELS, "two", 1)}, r"a tuple of length 4; expected \(x, y, space\)"),
@@ -242,8 +311,38 @@ BROKEN[4, 2] = np.inf
             "center 'reference': this is an array, but center 'Bonn' has a data frame",
         ),
         ({"reference": (pd.DataFrame(ROWS), "diagnosis")}, "the frame has no column 'diagnosis'"),
+        (
+            {
+                "reference": (pd.DataFrame(ROWS, columns=list("wxyw")), LABELS),
+                "centers": {"O": pd.DataFrame(ROWS, columns=list("wxyw"))},
+            },
+            "center 'reference': several columns are called 'w'. Rename or drop all but one",
+        ),
+        (
+            {"reference": (pd.DataFrame({"age": [np.inf] * 6}), LABELS), "centers": {"O": pd.DataFrame()}},
+            "6 values of column 'age' are infinite",
+        ),
+        (
+            {
+                "reference": (pd.DataFrame({"text": [f"lesion {i}" for i in range(12)]}), LABELS * 2),
+                "centers": {"O": pd.DataFrame({"text": [f"lesion {i}" for i in range(12)]})},
+            },
+            r"no column that can be a feature.*For texts, pass the column itself, such as frame\['text'\]",
+        ),
         ({"reference": Listed([])}, "the Dataset is empty"),
         ({"reference": Listed([(1, 2, 3)])}, r"items of the Dataset have \[3\] parts; expected \(x, y\)"),
+        (
+            {"reference": Endless()},
+            "the Dataset has no length. Define __len__ in Endless, or make it an Iter",
+        ),
+        (
+            {"reference": Listed([{"x": ROWS[0], "y": "a"}])},
+            r"items of the Dataset are dictionaries; expected \(x, y\)",
+        ),
+        (
+            {"x": [__file__] * 6},
+            "center 'reference': x has names of files, such as '.*'. Read the files first",
+        ),
         ({"reference": (Streamed(), LABELS)}, r"both a Dataset of \(x, y\) and separate labels"),
         ({"wanted": "for"}, "wanted: label space 'for' is not in `spaces`"),
         ({"test": (ROWS,)}, "test 'test 1': a test needs labels"),
@@ -253,6 +352,15 @@ BROKEN[4, 2] = np.inf
 def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FedmtError, match=message):
         make(**{"spaces": {"two": ["p", "q"]}, **options})
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0], np.array([0, 1, 0]), torch.tensor([0, 1, 0]).int()])
+def test_a_center_made_by_hand_says_what_labels_it_needs(labels: Any) -> None:
+    images, space = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), LabelSpace("two", ["p", "q"])
+    with pytest.raises(FedmtError, match=r"labels are of type .*; expected a tensor of int64"):
+        Center("Bonn", images, space, labels)
+    center = Center("Bonn", images, space, torch.tensor([0, 1, 0]))
+    assert repr(center) == "Center('Bonn', 3 images, labeled in 'two')"  # no values: they may be confidential
 
 
 def test_all_problems_are_told_at_once() -> None:

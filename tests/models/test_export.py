@@ -15,6 +15,7 @@ from fedmt.metrics import METRICS
 from fedmt.models.description import describe
 from fedmt.models.export import onnx as onnx_module
 from fedmt.models.export.onnx import export_onnx, output_name
+from fedmt.models.export.safetensors import export_safetensors
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import build_engine
 
@@ -94,6 +95,16 @@ def test_onnx_of_each_backbone(make_federation, tmp_path: Path, monkeypatch, bac
     difference = export_onnx(model, tmp_path / "model.onnx")
     assert difference is not None and difference < 1e-4
     assert_same_in_onnxruntime(model, tmp_path / "model.onnx")
+
+
+@pytest.mark.slow
+@needs_onnx
+def test_paths_may_be_texts(tiny_run, tmp_path: Path) -> None:
+    run = tiny_run("fedmt")
+    model = fedmt.load(run)
+    export_onnx(model, str(tmp_path / "model.onnx"))
+    export_safetensors(model, str(run), str(tmp_path / "model.safetensors"))
+    assert {p.name for p in tmp_path.iterdir()} == {"model.onnx", "model.safetensors", "model.card.json"}
 
 
 @pytest.mark.slow

@@ -143,6 +143,8 @@ def test_batches_do_not_change_the_answer(tiny_run, test_images, monkeypatch) ->
         ([], "No images"),
         (["nowhere.png"], "no such file"),
         ([3], "type int"),
+        (3, "images: an object of type int; expected an array, a path"),
+        (None, r"predict: no images are given\."),
     ],
 )
 def test_bad_images(tiny_run, images, message: str) -> None:

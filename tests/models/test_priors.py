@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -71,7 +72,16 @@ def test_every_way_to_say_the_same_and_the_other_spaces_follow(model, images, tm
     table.write_text("class,share\n" + "".join(f"{n},{s:.6f}\n" for n, s in reversed(shares.items())))
     toml.write_text("".join(f'"{n}" = {s:.6f}\n' for n, s in shares.items()))
     expected = model.predict(images, prior=shares)
-    for given in (SKEWED, SKEWED.numpy().astype(np.float64), SKEWED.tolist(), table, str(toml)):
+    by_name, by_place = pd.Series(shares)[::-1], pd.Series(SKEWED.tolist())[::-1]
+    for given in (
+        SKEWED,
+        SKEWED.numpy().astype(np.float64),
+        SKEWED.tolist(),
+        table,
+        str(toml),
+        by_name,
+        by_place,
+    ):
         torch.testing.assert_close(model.predict(images, prior=given), expected, atol=1e-6, rtol=1e-5)
     (top,) = model.predict(images[:1], top=10, prior=shares)
     assert dict(top) == pytest.approx(dict(zip(names, expected[0].tolist(), strict=True)))

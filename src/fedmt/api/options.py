@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedmt.backbones.given import given_name, needs_head
@@ -90,7 +91,9 @@ def config_of(
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy or torch as one of Python, which a config can hold, also inside tables and lists."""
+    """A number of NumPy or torch, or a device, as a config can hold it, also inside tables and lists."""
+    if isinstance(value, torch.device):
+        return str(value)
     if isinstance(value, np.generic | Tensor) and value.ndim == 0:
         return value.item()
     if isinstance(value, Mapping):
@@ -121,8 +124,9 @@ def _model(
     if not isinstance(head, bool | None):
         raise FedmtError(f"model.head: {head!r} given, expected True or False.")
     table["backbone"] = given_name(network)
+    needed = needs_head(network, len(federation.wanted), federation.input, head)
     if "head" not in options:
-        table["head"] = needs_head(network, len(federation.wanted), federation.input, head)
+        table["head"] = needed
     return network, table
 
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class Result:
         self._network = network
         self._federation: Federation | None = None
         self._allow = allow
+        self._temporary = False  # whether its folder is deleted with it
         with importing_only(allow):
             self._folder.enter_metrics()
 
@@ -85,6 +86,14 @@ class Result:
         said = ", ".join(f"{known.format(v)} in '{space}'" for space, v in last[HEADLINE].items())
         tested = f"accuracy {said}" if said else "not tested"
         return f"Result({method}, round {last['round']} of {self.model.description.rounds}: {tested})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._temporary:
+            raise FedmtError(
+                "This result has a temporary folder, which is deleted with it, so it cannot be pickled or "
+                "copied. Pass out=... to fedmt.train, or save the result and open it with fedmt.Result(path)."
+            )
+        return self.__dict__
 
     # -- what was measured ------------------------------------------------------------------------
 
@@ -172,6 +181,19 @@ class Result:
         """The trained model, as returned by `fedmt.load`."""
         return load(self.path, model=self._network, allow=self._allow)
 
+    @overload
+    def predict(
+        self,
+        x: Any,
+        space: str | None = ...,
+        top: None = ...,
+        center: str | None = ...,
+        prior: Any = ...,
+    ) -> Tensor: ...
+    @overload
+    def predict(
+        self, x: Any, space: str | None = ..., *, top: int, center: str | None = ..., prior: Any = ...
+    ) -> list[Top]: ...
     def predict(
         self,
         x: Any,

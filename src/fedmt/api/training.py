@@ -15,7 +15,9 @@ from torch import nn
 
 from fedmt.api.options import config_of
 from fedmt.api.result import ARRAYS, Result
+from fedmt.backbones.given import copied
 from fedmt.core.errors import FedmtError
+from fedmt.core.modes import usual_modes
 from fedmt.data.center import Federation
 from fedmt.runs.folder import RunFolder
 from fedmt.training.notebook import Line, in_notebook
@@ -23,6 +25,7 @@ from fedmt.training.progress import Display, make_console
 from fedmt.training.run import Observer, Stopped, run_arrays
 
 
+@usual_modes()
 def train(
     federation: Federation,
     model: str | nn.Module | Mapping[str, Any] | None = None,
@@ -71,6 +74,7 @@ def train(
     kept = folder / ARRAYS if folder is not None and (folder / ARRAYS).is_dir() else None
     named = {**({} if rounds is None else {"rounds": rounds}), "seed": seed, **options}
     config, network = config_of(federation, model, method, strategy, named, kept)
+    network = None if network is None else copied(network)  # the result predicts with it later
     if network is not None and config.model.head and "head" not in options:
         federation = _with_note_on_head(federation, network)
     temporary = None
@@ -89,6 +93,7 @@ def train(
         raise
     result._federation = federation
     if temporary is not None:
+        result._temporary = True
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
 

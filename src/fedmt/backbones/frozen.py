@@ -20,6 +20,7 @@ from fedmt.backbones.heads import last_layer, put
 from fedmt.backbones.weights import load_weights
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.core.seeding import seeded
 from fedmt.inputs import Input, from_json, to_json
 
 PLACES = 1 << 19
@@ -57,7 +58,7 @@ class Frozen:
             raise FedmtError(
                 f"the weights of the frozen backbone '{self.backbone}' are missing, damaged or another's"
             )
-        with torch.random.fork_rng(devices=[]):
+        with seeded(0):
             network = encoder(self.backbone, classes, self.input, self.max_pool)
         try:
             network.load_state_dict(weights)

@@ -22,6 +22,7 @@ from fedmt.config.schema import NAMED, Config
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import LabelSpace
 from fedmt.core.registry import option_names, own_tables
+from fedmt.core.seeding import seeded
 from fedmt.data.benchmark import load_benchmark
 from fedmt.data.center import Federation
 from fedmt.data.holding import hold_out
@@ -179,8 +180,7 @@ def starting_model(config: Config, federation: Federation, network: nn.Module | 
 
     network: the user's own module, if the config says that one is given. It brings its own weights.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         return build_model(config, federation, network)
 
 

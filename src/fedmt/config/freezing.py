@@ -16,6 +16,7 @@ from fedmt.config.building import normalization_of
 from fedmt.config.schema import Config
 from fedmt.core.digests import digest_of
 from fedmt.core.errors import FedmtError
+from fedmt.core.seeding import seeded
 from fedmt.data.center import Center, Encoded, Federation
 from fedmt.inputs import Input, Vectors
 
@@ -65,8 +66,7 @@ def frozen_network(config: Config, federation: Federation) -> Classifier:
     """The backbone below its last layer, at its starting weights. These come from the seed or from
     the file."""
     spec = config.model
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         return encoder(
             spec.backbone,
             len(federation.wanted),

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import csv
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed, nearest
@@ -50,9 +52,12 @@ class LabelSpace:
     classes: tuple[str, ...]
 
     def __init__(self, name: str, classes: Sequence[str]) -> None:
-        if isinstance(classes, str) or not all(isinstance(c, str) for c in classes):
+        # A set's order changes from one process to the next, and with it what a position means.
+        ordered = isinstance(classes, Iterable) and not isinstance(classes, str | set | frozenset)
+        given = tuple(classes) if ordered else ()
+        if not ordered or not all(isinstance(c, str) for c in given):
             raise FedmtError(f"Label space '{name}': classes must be a list of names, got {classes!r}.")
-        names = tuple(class_name(c) for c in classes)
+        names = tuple(class_name(c) for c in given)
         if not names:
             raise FedmtError(f"Label space '{name}' has no classes. Name at least one.")
         if "" in names:
@@ -104,7 +109,7 @@ class Correspondence:
 
     def __init__(
         self,
-        matrix: Tensor | Sequence[Sequence[float]],
+        matrix: Tensor | NDArray[Any] | Sequence[Sequence[float]],
         fine: LabelSpace,
         coarse: LabelSpace,
         source: str = "",
@@ -114,7 +119,7 @@ class Correspondence:
         where = f"{source}: correspondence" if source else "Correspondence"
         where = f"{where} '{fine.name}' -> '{coarse.name}'"
         try:
-            values = torch.as_tensor(matrix, dtype=torch.float64)
+            values = torch.as_tensor(matrix, dtype=torch.float64).detach()
         except (ValueError, TypeError) as error:
             raise FedmtError(f"{where}: not a matrix of numbers ({error}).") from None
         if values.shape != (len(coarse), len(fine)):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.center import Center, Federation
-from fedmt.data.frames import Reader, frame_reader, is_frame
+from fedmt.data.frames import Reader, by_names, frame_reader, is_frame, left_out
 from fedmt.data.loading import complete
 from fedmt.data.taking import guessed, labels_as_positions, taken
 from fedmt.inputs import INPUTS, Input
@@ -33,7 +33,8 @@ class CenterData:
         labels.
     space: the label space; by default, the wanted one. correspondence: M, if it is known. It is a dictionary
         as in a config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J, K]; a
-        `Correspondence`; or a CSV file. Without it, M is estimated.
+        DataFrame with these classes as its index and columns; a `Correspondence`; or a CSV file. Without it,
+        M is estimated.
 
     >>> import numpy as np
     >>> CenterData(np.zeros((4, 8, 8)), ["malignant", "benign"] * 2, space="triage",
@@ -92,7 +93,8 @@ def from_arrays(
         problems += [_mismatch(p.where, c, first) for p, c in made if not c.input.fits(first.input)]
     if problems or first is None:
         raise FedmtError("\n".join(dict.fromkeys(problems)))
-    notes: list[str] = []
+    frames = [p.x for p in opened if p.role != "test" and is_frame(p.x)]
+    notes = list(left_out(first.input, frames)) if frames else []
     others, tests = ([c for p, c in made if p.role == role] for role in ("center", "test"))
     federation = complete(vocabulary.goal, first, others, tests, (), notes)
     return dataclasses.replace(federation, notes=tuple(notes))
@@ -129,7 +131,7 @@ def _vocabulary(
     spaces: Mapping[str, Sequence[str]],
     correspondences: Mapping[str, Any],
 ) -> _Vocabulary:
-    others = {n: c if isinstance(c, LabelSpace) else LabelSpace(n, list(c)) for n, c in spaces.items()}
+    others = {n: c if isinstance(c, LabelSpace) else LabelSpace(n, c) for n, c in spaces.items()}
     if isinstance(wanted, LabelSpace):
         goal = wanted
     elif isinstance(wanted, str):
@@ -140,7 +142,7 @@ def _vocabulary(
             )
         goal = others[wanted]
     else:
-        goal = LabelSpace("wanted", list(wanted))
+        goal = LabelSpace("wanted", wanted)
     if others.get(goal.name, goal) != goal:
         raise FedmtError(
             f"spaces: '{goal.name}' is the wanted space, but it has other classes there. Rename one of the "
@@ -221,7 +223,7 @@ def _kind(input: str | type[Input] | None, opened: Sequence[_Opened]) -> type[In
         return input
     if input is not None:
         return INPUTS.find(input, "input")
-    return guessed(opened[0].x) if opened else INPUTS["images"]
+    return guessed(opened[0].x, opened[0].where) if opened else INPUTS["images"]
 
 
 def _reader(kind: type[Input], opened: Sequence[_Opened]) -> Reader:
@@ -259,6 +261,8 @@ def _correspondence(place: _Opened, goal: LabelSpace) -> Correspondence | None:
                 f"expected from '{goal.name}' to '{space.name}', with the same classes."
             )
         return given
+    if is_frame(given):
+        given = by_names(given)
     if isinstance(given, Mapping):
         return Correspondence.from_mapping(goal, space, given, place.where)
     if isinstance(given, str | Path):

@@ -98,6 +98,12 @@ class Center(Member, Samples):
         if (self.labels is None) != (space is None):
             raise FedmtError(f"{where}: labels and label space go together; give both or neither.")
         for name, labels in (("labels", self.labels), ("truth", self.truth), ("groups", self.groups)):
+            if labels is not None and getattr(labels, "dtype", None) != torch.int64:
+                kind = f" of dtype {labels.dtype}" if hasattr(labels, "dtype") else ""
+                raise FedmtError(
+                    f"{where}: {name} are of type {type(labels).__name__}{kind}; expected a tensor of int64. "
+                    "Federation.from_arrays accepts other forms."
+                )
             if labels is not None and labels.shape != (len(self),):
                 raise FedmtError(f"{where}: {len(self)} {word}s but {name} of shape {tuple(labels.shape)}.")
         for what, texts in (("snippets", self.snippets), ("sites", self.sites)):
@@ -113,6 +119,10 @@ class Center(Member, Samples):
             )
         if self.correspondence is not None:
             self._check_correspondence(where, space, self.labels, self.correspondence)
+
+    def __repr__(self) -> str:
+        labeled = "without labels" if self.space is None else f"labeled in '{self.space.name}'"
+        return f"Center('{self.name}', {len(self):,} {self.input.word}s, {labeled})"
 
     def contents(self) -> dict[str, Tensor]:
         """A digest of what the center trains with. The labels are included as class names."""

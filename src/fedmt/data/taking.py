@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
@@ -40,11 +43,17 @@ def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
     return x, y
 
 
-def guessed(x: Any) -> type[Input]:
+def guessed(x: Any, where: str) -> type[Input]:
     """What the samples are: rows of a frame, texts, vectors [N, D], or images, which have more dimensions."""
     if is_frame(x):
         return INPUTS["tables"]
-    if hasattr(x, "__iter__") and isinstance(next(iter(x), None), str):
+    first = next(iter(x), None) if hasattr(x, "__iter__") else None
+    if isinstance(first, str):
+        if os.path.isfile(first):  # as texts, the names of files would often give the labels away
+            raise FedmtError(
+                f"{where}: x has names of files, such as '{first}'. Read the files first, for example with "
+                'PIL.Image.open. If these names are the texts to classify, pass input="text".'
+            )
         return INPUTS["text"]
     dimensions = 1 + np.ndim(x[0]) if isinstance(x, list | tuple) and x else np.ndim(x)
     return INPUTS["vectors"] if dimensions <= 2 else INPUTS["images"]
@@ -55,23 +64,31 @@ def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word:
     called."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
+    missing: list[int] = []
+    if isinstance(y, list | tuple):  # NumPy would turn NaN among names into the name 'nan'
+        missing = [i for i, label in enumerate(y) if _is_missing(label)]
     try:
         labels = np.asarray(y)
     except ValueError:
         raise FedmtError(f"{where}: ragged labels; expected one label for each {word}.") from None
     if labels.shape != (count,):
         hint = " For scores or a one-hot table, pass argmax(1)." if labels.ndim == 2 else ""
+        if labels.shape == (count, 1):  # here, argmax would make all labels 0
+            hint = " Remove the second axis, as in y[:, 0]."
         raise FedmtError(f"{where}: {count:,} {word}s but labels of shape {labels.shape}.{hint}")
-    if labels.dtype.kind == "O":
-        missing = [i for i, label in enumerate(labels) if label is None or label != label]
-        if missing:
-            raise FedmtError(
-                f"{where}: {len(missing):,} of {count:,} labels are missing, the first is y[{missing[0]}]; "
-                f"leave these {word}s out, or put them at a center without labels."
-            )
-        if all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in labels):
-            labels = labels.astype(np.int64)
+    if labels.dtype.kind in "Of":
+        missing = [i for i, label in enumerate(labels) if _is_missing(label)]
+    if missing:
+        raise FedmtError(
+            f"{where}: {len(missing):,} of {count:,} labels are missing, the first is y[{missing[0]}]; leave "
+            f"these {word}s out, or put them at a center without labels."
+        )
+    if labels.dtype.kind == "O" and all(
+        isinstance(label, int | np.integer) and not isinstance(label, bool) for label in labels
+    ):
+        labels = labels.astype(np.int64)
     if labels.dtype.kind in "iu":
+        _check_positions(labels, space, where)
         outside = np.flatnonzero((labels < 0) | (labels >= len(space)))
         if outside.size:
             raise FedmtError(
@@ -90,6 +107,24 @@ def labels_as_positions(y: Any, space: LabelSpace, count: int, where: str, word:
     return label_positions(names, space, [f"{where}, y[{i}]" for i in range(count)])
 
 
+def _is_missing(label: Any) -> bool:
+    """None, NaN, or one of pandas' own missing values, which cannot be compared."""
+    if isinstance(label, float | np.floating):
+        return bool(np.isnan(label))
+    return label is None or type(label).__name__ in ("NAType", "NaTType")
+
+
+def _check_positions(labels: NDArray[Any], space: LabelSpace, where: str) -> None:
+    """Rejects an integer that is a position in `space` as well as the name of a class at another position."""
+    for label in np.unique(labels).tolist():
+        if str(label) in space and space.index(str(label)) != label:
+            at = space.index(str(label))
+            raise FedmtError(
+                f"{where}: integers are positions in label space '{space.name}', but {label} is also the "
+                f"name of the class at position {at}. Pass the names as text, such as '{label}'."
+            )
+
+
 def _from_dataset(dataset: Dataset[Any], where: str) -> tuple[Any, Any]:
     """Every item of a Dataset: (x, y), or x alone."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) <= 2:
@@ -97,10 +132,17 @@ def _from_dataset(dataset: Dataset[Any], where: str) -> tuple[Any, Any]:
         return x, rest[0] if rest else None
     if isinstance(dataset, IterableDataset):
         items = list(dataset)
+    elif hasattr(dataset, "__len__"):
+        items = [dataset[i] for i in range(len(dataset))]
     else:
-        items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
+        raise FedmtError(
+            f"{where}: the Dataset has no length. Define __len__ in {type(dataset).__name__}, or make it an "
+            "IterableDataset."
+        )
     if not items:
         raise FedmtError(f"{where}: the Dataset is empty.")
+    if any(isinstance(item, Mapping) for item in items):
+        raise FedmtError(f"{where}: items of the Dataset are dictionaries; expected (x, y), or x alone.")
     sizes = {len(item) if isinstance(item, tuple | list) else 0 for item in items}
     if sizes == {0} or sizes == {1}:
         return [item[0] if sizes == {1} else item for item in items], None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedmt.core.errors import FedmtError
+from fedmt.core.seeding import restored
 from fedmt.data.center import Center, Federation
 
 DEVICE_SHARE = 0.6
@@ -147,12 +148,12 @@ def _fit(centers: Sequence[Center], device: torch.device) -> bool:
 
 @contextmanager
 def apart(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Within this context, torch's global generators may be seeded. Afterwards, they are restored.
+    """Restores torch's global generators after a network that draws from them.
 
     stream: the stream of the work within this context. It runs after the caller's earlier work and before its
     later work.
     """
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with restored(device):
         if stream is None:
             yield
             return

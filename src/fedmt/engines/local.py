@@ -200,7 +200,7 @@ class LocalEngine:
                 everyone.append(self.federation.reference)
             share = self.site.participation(combined.counts, everyone, self._parameters)
             weights, server = self.strategy.aggregate(
-                weights, combined.mean, before.server, self._parameters, share
+                weights, combined.mean, before.server, self.trainer.parameters, share
             )
         absent = {**absent, **combined.left_out}
         state = State(number, weights, server, self.method.exchange(self.federation.roster, kept))

@@ -3,10 +3,12 @@ not."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, cut
@@ -31,14 +33,22 @@ def as_tensor(given: Any, where: str) -> Tensor:
         raise FedmtError(f"{where}: {_ragged(given)}") from None
     if array.dtype == object:
         raise FedmtError(f"{where}: {_ragged(list(array)) if array.ndim else _not_an_array(given)}")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     try:
-        return torch.from_numpy(np.ascontiguousarray(array))
+        return shared(array)
     except TypeError:
         raise FedmtError(
             f"{where}: an array of dtype {array.dtype} and shape {array.shape}; expected numbers."
         ) from None
+
+
+def shared(array: NDArray[Any]) -> Tensor:
+    """The tensor of an array, in the same memory where that is possible. It may be read-only, because nothing
+    writes to a sample."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def count_not_finite(values: Tensor) -> int:

@@ -6,6 +6,7 @@ A cell is text, or a number if the file stores numbers. The input decides what a
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -58,7 +59,7 @@ class Frame:
         cells = self.column(name)
         if cells.dtype == object:
             return ["" if cell in MISSING else cell for cell in cells]
-        return ["" if np.isnan(v) else str(int(v)) if v == int(v) else repr(float(v)) for v in cells]
+        return ["" if np.isnan(v) else str(int(v)) if v.is_integer() else repr(float(v)) for v in cells]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column as float64 [N], with NaN for missing values. An error names cells that are not numbers."""
@@ -135,6 +136,9 @@ def read_frame(path: Path) -> Frame:
 def frame_of(columns: Any, name: str) -> Frame:
     """The same for a pandas DataFrame, or a mapping of names to equally long columns."""
     found: dict[str, NDArray[Any]] = {}
+    twice = [title for title, count in Counter(map(str, columns)).items() if count > 1]
+    if twice:
+        raise FedmtError(f"{name}: several columns are called {listed(twice)}. Rename or drop all but one.")
     for title in columns:
         values = np.asarray(columns[title])
         if values.ndim != 1:
@@ -209,8 +213,15 @@ def _cells(values: NDArray[Any]) -> NDArray[Any]:
     """Numbers and booleans as float64 with NaN for missing values, and everything else as text."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
-    cells = [None if v is None or v != v else v for v in values.tolist()]  # NaN is not equal to itself
+    cells = [None if _is_missing(v) else v for v in values.tolist()]
     if all(v is None or isinstance(v, bool | int | float | np.number) for v in cells):
         return np.array([np.nan if v is None else float(v) for v in cells], dtype=np.float64)
-    text = ["" if v is None or str(v) in ("NaT", "<NA>") else str(v).strip() for v in cells]
+    text = ["" if v is None else str(v).strip() for v in cells]
     return np.array(text, dtype=object)
+
+
+def _is_missing(cell: Any) -> bool:
+    """None, NaN, or pandas' NaT or NA, which cannot be compared."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    return bool(cell != cell)  # NaN is not equal to itself

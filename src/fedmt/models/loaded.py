@@ -13,10 +13,13 @@ import safetensors
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from fedmt.aggregation import packed
 from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.modes import usual_modes
 from fedmt.core.registry import importing_only
+from fedmt.data.taking import taken
 from fedmt.engines.device import pick_device
 from fedmt.engines.state import State
 from fedmt.inputs import Input
@@ -130,6 +133,7 @@ class Model:
     def predict(
         self, samples: Any, space: str | None = ..., *, top: int, center: str | None = ..., prior: Any = ...
     ) -> list[Top]: ...
+    @usual_modes()
     def predict(
         self,
         samples: Any = None,
@@ -142,8 +146,8 @@ class Model:
     ) -> Tensor | list[Top]:
         """Probabilities [N, J] of the classes of `space`, by default of the wanted one.
 
-        samples: an array or tensor, or anything else that the model's input accepts. For images, see
-            `fedmt.inputs.images.asking.batches`.
+        samples: an array or tensor, a `torch.utils.data.Dataset`, whose labels are ignored, or anything else
+            that the model's input accepts. For images, see `fedmt.inputs.images.asking.batches`.
         top: instead, the number of most probable classes to return for each sample, as (name, probability).
         images: the same as `samples`, for earlier code.
         center: use this center's own matrix or head, if `space` has one for each center. By default, all of
@@ -155,6 +159,10 @@ class Model:
             (`prior`): equally frequent classes, unless training.logit_adjustment was off.
         """
         samples = images if samples is None else samples
+        if samples is None:
+            raise FedmtError(f"predict: no {self.input.word}s are given.")
+        if isinstance(samples, Dataset):
+            samples, _ = taken(samples, None, "predict", "")
         space = self._known(space)
         if top is not None and top < 1:
             raise FedmtError(f"top: {top} given, expected at least 1.")
@@ -243,6 +251,7 @@ def best(probabilities: Tensor, classes: Sequence[str], top: int) -> list[Top]:
     ]
 
 
+@usual_modes()
 def load(
     path: str | Path,
     device: str = "auto",

@@ -18,6 +18,7 @@ from fedmt.backbones import Classifier, build
 from fedmt.backbones.heads import add_heads, find_heads, head_keys
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import project
+from fedmt.core.seeding import seeded
 from fedmt.engines.state import State
 from fedmt.inputs import Input
 from fedmt.methods import Answer
@@ -228,7 +229,7 @@ def _filled(model: Classifier, weights: Weights, taken: Sequence[tuple[Weights, 
 def _skeleton(description: Description, given: nn.Module | None) -> Classifier:
     """The network as it was trained, including its heads, with arbitrary weights."""
     sizes = [len(classes) for classes in description.spaces.values()]
-    with torch.random.fork_rng(devices=[]):
+    with seeded(0):
         backbone = build(
             description.backbone,
             sizes[0],

@@ -79,9 +79,18 @@ def chosen(given: Any, wanted: LabelSpace, known: Mapping[str, Prior], missing: 
                 f"file.{nearest(str(given), NAMES)}"
             )
         return Prior("given", _in_order(_read(path), wanted, str(path)))
+    if (
+        type(given).__name__ == "Series"
+    ):  # of pandas, whose `value_counts` begins with the most frequent class
+        given = {_name(key, wanted): share for key, share in given.items()}
     if isinstance(given, Mapping):
         return Prior("given", _in_order(given, wanted, "prior"))
     return Prior("given", _in_order(_by_place(given, wanted), wanted, "prior"))
+
+
+def _name(key: Any, wanted: LabelSpace) -> str:
+    """The class that an entry of an index stands for: its name, or its position."""
+    return wanted.classes[key] if isinstance(key, int) and 0 <= key < len(wanted) else str(key)
 
 
 def _in_order(shares: Mapping[str, Any], wanted: LabelSpace, where: str) -> Shares:

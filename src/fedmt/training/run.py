@@ -236,7 +236,7 @@ def _write_round(folder: RunFolder, state: State, record: Record, begin: float) 
         )
         raise FedmtError(
             f"Round {state.round}: training diverged, and the model's weights are no longer numbers.{whose} "
-            "Start a new run in another --out with a lower training.learning_rate or training.clip."
+            "Start a new run, in another folder, with a lower training.learning_rate or training.clip."
         )
     folder.append_metrics(record)
 

@@ -18,6 +18,7 @@ from fedmt.backbones.dropout import reseed, with_own_masks
 from fedmt.backbones.heads import find_heads
 from fedmt.core import static_bn
 from fedmt.core.errors import FedmtError
+from fedmt.core.seeding import seeded
 from fedmt.engines.compiled import Compiled
 from fedmt.engines.eager import batches
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss
@@ -78,6 +79,8 @@ class Trainer:
         self.training = training
         self.device = device
         self._optimizer = FlatSGD(dict(model.named_parameters()))
+        self.parameters = frozenset(name for name, _ in model.named_parameters(remove_duplicate=False))
+        """Every name of a parameter. A tied one has several, and its update travels under each of them."""
         heads = find_heads(model)
         self._heads = heads[1] if heads is not None else None
         if precision == "float32" and device.type == "cuda":
@@ -109,7 +112,11 @@ class Trainer:
         self, samples: Tensor, work: LocalWork, head: int = 0, seed: int = 0, terms: Terms | None = None
     ) -> Trained:
         """Local SGD on the loaded model, with the head that answers. seed: for the backbone's own dropout."""
-        terms = terms or Terms()
+        with seeded(seed, self.device):
+            reseed(self.model, seed)
+            return self._trained(samples, work, head, terms or Terms())
+
+    def _trained(self, samples: Tensor, work: LocalWork, head: int, terms: Terms) -> Trained:
         training = self.training
         static_bn.set_static(self.model, training.batch_norm != "running")
         self.model.train()
@@ -123,8 +130,6 @@ class Trainer:
         tables |= trainable
         rate, momentum, nesterov = work.learning_rate, training.momentum, training.nesterov
         sums: dict[str, Tensor] = {}
-        torch.manual_seed(seed)
-        reseed(self.model, seed)
         at_once = self._steps_at_once(steps)
         for first in range(0, len(work), at_once):
             chunk = {k: v[first : first + at_once] for k, v in steps.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.arrays import as_tensor, count_not_finite
+from fedmt.inputs.images.cache import Pixels
+from fedmt.inputs.images.decoding import has_colour, picture_pixels
 
 EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (gray) or 3 (RGB)"
 
@@ -24,11 +25,13 @@ CHUNK = 1 << 24
 def stored_images(given: Any, where: str) -> Tensor:
     """Images as uint8 [N, C, H, W], from uint8 or from floats in [0, 1], in any of three layouts.
 
+    >>> import numpy as np
     >>> stored_images(np.zeros((5, 28, 28, 3), dtype=np.uint8), "reference").shape
     torch.Size([5, 3, 28, 28])
     """
     if isinstance(given, list | tuple) and given and all(isinstance(item, Image.Image) for item in given):
-        given = [_pixels(item) for item in given]
+        channels = 3 if any(map(has_colour, given)) else 1
+        given = [_pixels(item, channels, f"{where}, x[{i}]") for i, item in enumerate(given)]
     return as_uint8(_channels_first(as_tensor(given, where), where), where).contiguous()
 
 
@@ -81,8 +84,12 @@ def _channels_first(images: Tensor, where: str) -> Tensor:
     return images if first else images.permute(0, 3, 1, 2)
 
 
-def _pixels(image: Image.Image) -> np.ndarray[Any, Any]:
-    return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+def _pixels(picture: Image.Image, channels: int, where: str) -> Pixels:
+    """A picture as uint8 [channels, H, W], converted in the same way as a file and as in `Model.predict`."""
+    try:
+        return picture_pixels(picture, None, channels)
+    except (OSError, ValueError) as error:
+        raise FedmtError(f"{where}: the picture cannot be read: {error}.") from None
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -51,6 +51,11 @@ def batches(images: Images, shape: Shape, window: Window | None = None) -> Itera
         return
     if isinstance(images, str | Path | Image.Image | np.ndarray | Tensor):
         images = [images]
+    if not hasattr(images, "__len__"):
+        raise FedmtError(
+            f"images: an object of type {type(images).__name__}; expected an array, a path, a PIL image, or "
+            "a list of these."
+        )
     for start in range(0, len(images), size):
         part = images[start : start + size]
         yield torch.stack([_one(image, f"images[{start + i}]", options) for i, image in enumerate(part)])

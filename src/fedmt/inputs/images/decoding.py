@@ -186,9 +186,14 @@ def _has_colour(path: Path) -> bool:
         if is_dicom(path):
             return read_header(path).colour
         with Image.open(path) as image:
-            return image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
+            return has_colour(image)
     except Exception:  # as in `_readable`
         return False
+
+
+def has_colour(image: Image.Image) -> bool:
+    """By its mode alone."""
+    return image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
 
 
 def _first(paths: Sequence[Path], where: Sequence[str], options: ImageOptions) -> tuple[Path, Pixels]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, cut, listed
 from fedmt.inputs.archives import check_unpacked
+from fedmt.inputs.arrays import shared
 from fedmt.inputs.base import Batch, Item
 from fedmt.inputs.tabular import MISSING, SUFFIXES, Frame, frame_of, is_number, read_frame
 
@@ -79,7 +80,7 @@ def array_2d(given: Any, where: str, word: str = "vector") -> Tensor:
                 f"{where}: an array of {array.dtype}, shape {array.shape}; expected numbers [N, features]. "
                 "Rows of different lengths, or objects, are not one array."
             )
-        values = torch.from_numpy(np.ascontiguousarray(array))
+        values = shared(array)
     if values.dim() != 2:
         shape = tuple(values.shape)
         raise FedmtError(f"{where}: {word}s of shape {shape}; expected [N, features], one row per {word}.")

@@ -32,7 +32,7 @@ def output_name(space: str) -> str:
     return f"probabilities_{space}"
 
 
-def export_onnx(model: Model, path: Path) -> float | None:
+def export_onnx(model: Model, path: str | Path) -> float | None:
     """Writes the graph. Returns the largest difference from PyTorch, or None if onnxruntime is not
     installed."""
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
@@ -75,7 +75,7 @@ def export_onnx(model: Model, path: Path) -> float | None:
             f"written. Backbone '{model.description.backbone}' contains an operation that ONNX computes "
             "differently."
         )
-    write_atomically(path, data)
+    write_atomically(Path(path), data)
     return difference
 
 

@@ -22,9 +22,10 @@ from fedmt.runs.files import write_atomically
 from fedmt.runs.folder import RunFolder
 
 
-def export_safetensors(model: Model, run: Path, path: Path) -> Path:
+def export_safetensors(model: Model, run: str | Path, path: str | Path) -> Path:
     """Writes the file, which `fedmt.load` reads like a run folder, and the card as JSON next to it. Returns
     the card's path. `run`: where the metrics are recorded."""
+    run, path = Path(run), Path(path)
     if run.is_file():
         raise FedmtError(f"{run} is already such a file. Copy it.")
     beside = path.with_suffix(".card.json")
