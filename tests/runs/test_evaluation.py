@@ -1,5 +1,7 @@
 """The results of each test set and site, compared with those of samples selected by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from fedmt.core.labels import LabelSpace
 from fedmt.data.center import Center
 from fedmt.engines import testing
 from fedmt.inputs import Vectors
-from fedmt.runs.evaluation import by_place, measured
+from fedmt.metrics import METRICS
+from fedmt.runs.comparison import probabilities
+from fedmt.runs.evaluation import Evaluation, Predicted, by_place, measured, read_evaluation
 
 KIND = LabelSpace("kind", ["a", "b", "c"])
 
@@ -53,3 +57,20 @@ def test_each_test_set_and_each_site_is_measured_on_its_own_samples(answers: int
 def test_one_test_set_without_sites_has_no_places() -> None:
     alone = [answered("x", 0, None)]
     assert by_place(testing.pooled(alone)[0]) == [] and "places" not in measured(alone)
+
+
+def test_the_scores_of_a_confident_model_stay_apart_on_disk(tmp_path: Path) -> None:
+    """Its probabilities crowd near 0 and 1, where float16 would make most of them equal."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 2
+    logits = torch.randn(600, 2, generator=generator)
+    logits[torch.arange(600), labels] += 1.5
+    sure = (12 * logits).softmax(1)
+    tested = Predicted("kind", labels.numpy(), sure.argmax(1).numpy(), sure.numpy())
+    Evaluation(1, {"kind": ("a", "b")}, (), [tested]).write(tmp_path / "evaluation.npz")
+    read = read_evaluation(tmp_path / "evaluation.npz")
+    assert read is not None
+    for name in ("auroc", "average_precision"):
+        function = METRICS[name].function
+        assert function is not None
+        assert function(probabilities(read.tests[0]), labels).item() == function(sure, labels).item()

@@ -146,7 +146,7 @@ def _differing(one: Evaluation, other: Evaluation) -> list[str]:
 def probabilities(test: Predicted) -> Tensor:
     """[N, J] in float32, with the most probable class that the model gave at full precision.
 
-    An evaluation keeps probabilities as float16, which may make ties; the predicted class is then raised
+    Earlier versions kept probabilities as float16, which may make ties; the predicted class is then raised
     above the others by the smallest step that float32 knows.
     """
     found = torch.from_numpy(test.probabilities.astype(np.float32))

@@ -3,7 +3,7 @@ data.
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
 not. It holds no samples, only test labels, the site of each test sample where the data names it,
-probabilities (float16), class names, the centers' sizes and label spaces, each known correspondence and each
+probabilities (float32), class names, the centers' sizes and label spaces, each known correspondence and each
 estimate, and the metrics with their intervals.
 """
 
@@ -45,8 +45,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions in one label space. predicted: at full precision, since float16 may make ties.
+    """Predictions in one label space.
 
+    probabilities: float32 [N, J]; float16 in files of earlier versions, where many scores of a confident
+        model are equal. predicted: at full precision in these too.
     places: the sites and test sets that the samples are from, where there are several. None in earlier files.
     """
 
@@ -95,7 +97,7 @@ class Evaluation:
         for number, test in enumerate(self.tests):
             arrays[f"labels/{number}"] = test.labels.astype(np.uint16)
             arrays[f"predicted/{number}"] = test.predicted.astype(np.uint16)
-            arrays[f"probabilities/{number}"] = test.probabilities.astype(np.float16)
+            arrays[f"probabilities/{number}"] = test.probabilities.astype(np.float32)
             for i, place in enumerate(test.places):
                 arrays[f"place/{number}/{i}"] = place.positions.astype(np.uint32)
         facts = {
@@ -168,8 +170,7 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     for part in pooled(tested):
         scores = part.probabilities.float().cpu().numpy()
         labels = part.labels.cpu().numpy()
-        half = scores.astype(np.float16)
-        tests.append(Predicted(part.space, labels, scores.argmax(1), half, places_of(part)))
+        tests.append(Predicted(part.space, labels, scores.argmax(1), scores, places_of(part)))
     roster = federation.roster
     kept = {m.name: state.kept.get(m.name, {}).get("correspondence") for m in roster.members}
     estimates = {name: m.float().cpu().numpy() for name, m in kept.items() if m is not None}
