@@ -1,5 +1,6 @@
 """The results of each test set and site, compared with those of samples selected by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,28 @@ def test_each_test_set_and_each_site_is_measured_on_its_own_samples(answers: int
         assert one["value"] == pytest.approx(sum(means) / answers, abs=1e-6)
         assert one["low"] < one["value"] < one["high"]
     assert not found
+
+
+def test_the_images_of_a_patient_are_kept_together(tmp_path: Path) -> None:
+    """In the intervals, at each site, and in the file of a run, which does not have their names."""
+    one = answered("x", 0, ("Bonn",) * 20 + ("Kiel",) * 20)
+    numbers = torch.arange(40) // 4 * 7_919
+    grouped = replace(one, test=replace(one.test, groups=numbers))
+    [apart], [part] = testing.pooled([one]), testing.pooled([grouped])
+    assert apart.groups is None and part.groups is not None
+    assert part.groups.tolist() == (torch.arange(40) // 4).tolist()
+    for name in ("accuracy", "auroc"):
+        expected = METRICS[name].ends(one.each[0], one.labels, part.groups).tolist()
+        found = measured([grouped])["metrics"][name]["kind"]
+        assert [found["low"], found["high"]] == expected
+    bonn = by_place(part)[0]["metrics"]["accuracy"]
+    ends = METRICS["accuracy"].ends(one.each[0][:20], one.labels[:20], torch.arange(20) // 4).tolist()
+    assert [bonn["low"], bonn["high"]] == ends
+    p = one.each[0].float()
+    tested = Predicted("kind", one.labels.numpy(), p.argmax(1).numpy(), p.numpy(), (), part.groups.numpy())
+    Evaluation(1, {"kind": KIND.classes}, (), [tested]).write(tmp_path / "evaluation.npz")
+    read = read_evaluation(tmp_path / "evaluation.npz")
+    assert read is not None and torch.equal(read.tests[0].together, part.groups)
 
 
 def test_one_test_set_without_sites_has_no_places() -> None:

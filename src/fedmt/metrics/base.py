@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.rounding import percent
-from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one
+from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one, resampled
 
 Function = Callable[[Tensor, Tensor], Tensor]
 """Takes (probabilities [N, J], labels [N]) and returns a result whose shape `Metric` states."""
@@ -70,8 +70,17 @@ class Metric:
                 f"{listed(sorted(TAKEN), 20)}, which a round's record uses."
             )
 
-    def ends(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """The 95% confidence interval [2] of the value."""
+    def ends(self, probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The 95% confidence interval [2] of the value. groups: which samples belong together (`intervals`);
+        a bootstrap of whole groups then replaces every other interval."""
+        if groups is not None:
+            statistic = self.statistic(probabilities, labels)
+            ends = by_weights(statistic, probabilities, groups)
+            if not self.inflated:
+                return ends
+            assert self.function is not None
+            bias = resampled(statistic, probabilities, groups).nanmean()
+            return (ends - (bias - self.function(probabilities, labels).cpu())).clamp_min(0)
         if self.interval is not None:
             return self.interval(probabilities, labels)
         if self.resampled is not None:
@@ -86,8 +95,12 @@ class Metric:
         assert self.function is not None, f"{self.name} has no value for a whole test set"
         return one_by_one(self.function, probabilities, labels)
 
-    def ends_by_class(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """The 95% confidence intervals [J, 2] of the values by class."""
+    def ends_by_class(self, probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The 95% confidence intervals [J, 2] of the values by class. groups: as above."""
+        if groups is not None:
+            assert self.by_class is not None, f"{self.name} has no values by class"
+            statistic = one_by_one(self.by_class, probabilities, labels)
+            return by_weights(statistic, probabilities, groups)
         if self.interval_by_class is not None:
             return self.interval_by_class(probabilities, labels)
         assert self.by_class is not None, f"{self.name} has no values by class"

@@ -125,13 +125,13 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
         "confusion": counts.ravel().tolist(),
         "support": counts.sum(1).tolist(),
         "curves": curves(test.labels, test.probabilities, classes),
-        "macro": {name: shortened(m) for name, m in macro(answers(test), labels).items()},
+        "macro": {name: shortened(m) for name, m in macro(answers(test), labels, test.together).items()},
         **_calibration(test, test.probabilities),
     }
     if temperature is not None:
         cooled = at_temperature(test.probabilities, temperature)
         after, before = (torch.from_numpy(p.astype(np.float64)) for p in (cooled, test.probabilities))
-        change = differences([after], [before], labels, CALIBRATION)
+        change = differences([after], [before], labels, CALIBRATION, test.together)
         found["scaled"] = {
             "temperature": short(temperature),
             "change": {n: {k: short(getattr(d, k)) for k in ENDS} for n, d in change.items()},
@@ -153,7 +153,7 @@ def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
     for name in CALIBRATION:
         function = METRICS[name].function
         assert function is not None
-        ends = METRICS[name].ends(probabilities, labels).tolist()
+        ends = METRICS[name].ends(probabilities, labels, test.together).tolist()
         values = (function(probabilities, labels).item(), *ends)
         found[name] = dict(zip(ENDS, map(short, values), strict=True))
     return {

@@ -92,7 +92,9 @@ def compare(
     for space in shared:
         labels = torch.from_numpy(tested[0][space].labels.astype(np.int64))
         sides = [probabilities(tests[space]) for tests in tested]
-        found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics)
+        # A run of an earlier version does not know which of the same samples belong together.
+        groups = next((g for tests in tested if (g := tests[space].together) is not None), None)
+        found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics, groups)
         samples[space] = len(labels)
     return Comparison(first_name, second_name, wanted, samples, found, noun)
 
