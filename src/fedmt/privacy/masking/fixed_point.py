@@ -151,8 +151,8 @@ class Layout:
         # A power of two times a float is exact. With another weight, there is one rounding, which is the same
         # everywhere.
         scaled = np.multiply(values.reshape(-1), self._real.type(scale), dtype=self._real)
-        # The largest float below 2^precision. With few bits left, it rounds up to 2^precision, and a sum of as
-        # many as there is room for would be 2^31 (or 2^63), which is negative.
+        # With few bits, the largest float below 2^precision would be rounded up to it, and the sum of as many
+        # as there is room for would be 2^31 (or 2^63), which is negative.
         below = float(np.nextafter(self._real.type(2.0**self.precision), self._real.type(0)))
         limit = self._real.type(min(below, 2.0**self.precision - 1))
         largest = max(abs(float(scaled.max())), abs(float(scaled.min()))) if scaled.size else 0.0
