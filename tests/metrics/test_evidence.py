@@ -88,6 +88,8 @@ def test_values_of_several_sizes_against_every_pattern_of_signs(seed):
         expected = (np.abs(signs @ values) >= abs(values.sum()) - 1e-12).mean()
         error = 0.0 if count <= 12 else 4 * math.sqrt(0.25 / FLIPS)
         assert sign_flip_test(torch.from_numpy(values)) == pytest.approx(expected, abs=error + 1e-12)
+    # The observed pattern is one of those that are drawn, so no difference is impossible by chance.
+    assert sign_flip_test(torch.ones(100)) == 1 / (1 + FLIPS)
 
 
 def test_what_samples_add_is_the_value():
