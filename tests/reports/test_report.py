@@ -18,7 +18,7 @@ from fedmt.metrics import METRICS
 from fedmt.models import Model, load
 from fedmt.reports.content import ReportedRun, content, render, word
 from fedmt.reports.report import Source, confident_mistakes, distinct, report
-from fedmt.reports.results import for_priors
+from fedmt.reports.results import at_temperature, for_priors
 from fedmt.reports.watch import Follower
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
@@ -233,6 +233,17 @@ def test_confident_mistakes_come_first():
     scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.3, 0.7]], np.float16)
     tested = Predicted("s", np.array([1, 0, 0, 0]), scores.argmax(1), scores)
     assert confident_mistakes(tested) == [0, 3, 1] and confident_mistakes(tested, 1) == [0]
+
+
+def test_a_temperature_revives_what_a_confident_model_hardly_believed():
+    """A hundred small probabilities of 1e-12 are 1e-3 each at a temperature of 4, and a tenth in total."""
+    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(200, 100)) * 6)
+    for temperature in (0.5, 2.0, 4.0):
+        found = at_temperature(logits.softmax(1).float().numpy(), temperature)
+        np.testing.assert_allclose(found, (logits / temperature).softmax(1).numpy(), atol=1e-6)
+    # An earlier file has float16, where what is below 3e-8 is 0.
+    old = at_temperature(np.array([[1.0, 0.0]], np.float16), 4.0)
+    assert old[0, 1] == pytest.approx(0.01, rel=0.02)
 
 
 def test_centers_and_what_they_missed(make_run, tmp_path):

@@ -82,8 +82,9 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
     places = {**PLACES, "centers": PLACES["centers"] + some}
     priors = {"uniform": torch.full_like(own, 1 / len(own)), **priors}
     apart = {name: float((prior - own).abs().sum() / 2) for name, prior in priors.items()}
-    saved = np.concatenate([t.probabilities.astype(np.float64) for t in tests])
-    probabilities = torch.from_numpy(saved if temperature is None else at_temperature(saved, temperature))
+    saved = np.concatenate([t.probabilities for t in tests])
+    cooled = saved if temperature is None else at_temperature(saved, temperature)
+    probabilities = torch.from_numpy(cooled.astype(np.float64))
     labels = torch.cat([torch.from_numpy(t.labels.astype(np.int64)) for t in tests])
     others = []
     for name in (n for n in PLACES if apart.get(n, 0) > ALIKE):
@@ -98,8 +99,12 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
 
 
 def at_temperature(probabilities: Numbers, temperature: float) -> Numbers:
-    """softmax(z / T) [N, K] in float64, from the saved softmax(z): its power 1 / T, normalized."""
-    powers = np.clip(probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
+    """softmax(z / T) [N, K] in float64, from the saved softmax(z): its power 1 / T, normalized.
+
+    A probability that was rounded to 0 counts as a sixth of the smallest number of the saved type.
+    """
+    least = float(np.finfo(probabilities.dtype).smallest_subnormal) / 6
+    powers = np.clip(probabilities.astype(np.float64), least, None) ** (1 / temperature)
     found: Numbers = powers / powers.sum(1, keepdims=True)
     return found
 
