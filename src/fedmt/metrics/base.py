@@ -22,7 +22,7 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 Resampled = Callable[[Tensor, Tensor], Statistic]
 """Takes (probabilities [N, J], labels [N]) and returns a function from the weights [B, N] of resamples to
-their values [B]."""
+their values [B]. A row of weights need not sum to N (`intervals`)."""
 
 TAKEN = frozenset(
     ("round", "learning_rate", "reference_loss", "losses", "centers", "seconds", "tests", "mean_matrix")
