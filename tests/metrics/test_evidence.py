@@ -172,7 +172,7 @@ def test_equally_good_models_are_rarely_judged_by_classes_of_two_samples():
     assert share_judged(labels, 0.3, (0.65, 0.65)) <= 0.085
 
 
-def judged_by_patient(patients: int, images: int, repetitions: int = 200) -> list[float]:
+def judged_by_patient(patients: int, images: int, repetitions: int = 100) -> list[float]:
     """How often two equally good models are judged, without and with the groups. A model that errs on one
     image of a patient errs on most of them."""
     generator, judged = torch.Generator().manual_seed(5), [0, 0]

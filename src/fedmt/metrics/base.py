@@ -43,6 +43,7 @@ class Metric:
     resampled: the values of many resamples at once, if that is faster than one after the other.
     by_class: the values [J], with NaN for a class where it is not defined.
     interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
+    resampled_by_class: like `resampled`, with values [B, J].
     every_round: False for a metric that is too slow for that. It is computed only after the last round.
     by_sample: what each sample adds to the value [N], for a metric that is a sum over the samples. A
         difference between two models in such a metric is also tested exactly.
@@ -60,6 +61,7 @@ class Metric:
     better: Literal["higher", "lower"] = "higher"
     every_round: bool = True
     resampled: Resampled | None = None
+    resampled_by_class: Resampled | None = None
     by_sample: Function | None = None
     inflated: bool = False
 
@@ -97,14 +99,14 @@ class Metric:
 
     def ends_by_class(self, probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
         """The 95% confidence intervals [J, 2] of the values by class. groups: as above."""
-        if groups is not None:
-            assert self.by_class is not None, f"{self.name} has no values by class"
-            statistic = one_by_one(self.by_class, probabilities, labels)
-            return by_weights(statistic, probabilities, groups)
-        if self.interval_by_class is not None:
+        if groups is None and self.interval_by_class is not None:
             return self.interval_by_class(probabilities, labels)
+        if self.resampled_by_class is not None:
+            return by_weights(self.resampled_by_class(probabilities, labels), probabilities, groups)
         assert self.by_class is not None, f"{self.name} has no values by class"
-        return bootstrap(self.by_class, probabilities, labels)
+        if groups is None:
+            return bootstrap(self.by_class, probabilities, labels)
+        return by_weights(one_by_one(self.by_class, probabilities, labels), probabilities, groups)
 
     def format(self, value: float) -> str:
         """The value as people read it: `41.2%`, `0.873 nats` or `0.873`."""
