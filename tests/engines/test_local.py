@@ -150,6 +150,7 @@ def test_a_center_whose_update_is_left_out_goes_on_from_what_it_kept(make_federa
     bad = engine(federation, make_model, method, strategy=Scaffold(), attack=attack)
     after, record = bad.round(state)
     assert "not plausible" in record["centers"]["center-2"]["left_out"]
+    assert after.kept.keys() == state.kept.keys()
     for name, own in after.kept.items():
         was = state.kept[name]
         unchanged = own.keys() == was.keys() and all(torch.equal(own[k], was[k]) for k in own)
