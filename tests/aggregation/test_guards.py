@@ -124,6 +124,17 @@ def test_alone_it_is_measured_by_the_model():
     assert "that of the whole model" in combine(Clip(), [huge]).left_out["center-1"]
 
 
+def test_an_update_is_also_measured_by_the_others():
+    """It may be short compared with a large model, and yet 1,000 times as long as any other."""
+    given_ = updates(5)
+    longest = 1_500 * max(u.norm for u in given_) / given_[4].norm
+    given_[4] = Update("center-4", {k: longest * v for k, v in given_[4].tensors.items()})
+    received = Received(FedAvg(), Clip(), {"conv.weight": torch.full((2, 3, 2), 1e6)})
+    assert all(received.add(u.center, u.tensors, u.weight) for u in copies(given_))
+    found = received.combine().left_out
+    assert found.keys() == {"center-4"} and "times the median" in found["center-4"]
+
+
 def test_nan_is_refused_at_once():
     received = Received(FedAvg(), NoGuard(), {})
     assert not received.add("center-1", {"w": torch.tensor([math.nan])}, 1.0)
@@ -220,6 +231,12 @@ def test_fltrust_follows_the_reference_center():
     found = combine(FLTrust(), given_, root)
     np.testing.assert_allclose(flat(found.mean), expected, rtol=1e-4, atol=1e-6)
     assert found.facts["center-4"]["trust"] == 0 and found.counts["bias"] == 4
+    # A head that the reference center does not train is scaled like the rest, and does not change its trust.
+    heads = [Update(u.center, {**u.tensors, "head.1": torch.full((3,), 7.0)}) for u in given_]
+    alike = combine(FLTrust(), heads, root)
+    assert all(torch.equal(alike.mean[k], found.mean[k]) for k in SHAPES)
+    head = 7 * (trust * np.linalg.norm(g0) / norms).sum() / trust.sum()
+    np.testing.assert_allclose(alike.mean["head.1"].numpy(), head, rtol=1e-4)
     nobody = combine(FLTrust(), given_, {k: -v for k, v in root.items()})
     assert [c for c, f in nobody.facts.items() if f["trust"] > 0] == ["center-4"]
 

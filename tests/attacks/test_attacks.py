@@ -76,6 +76,13 @@ def test_a_backdoor_is_in_the_data_and_measured(make_federation):
     assert (
         attack.success(federation, lambda values: torch.eye(10)[torch.zeros(len(values), dtype=int)]) == 0.0
     )
+    # A sample that belongs to the target is no success.
+    truth = torch.cat([t.labels for t in federation.tests if t.space == federation.wanted])
+    others = int((truth != 8).sum())
+    assert 0 < others < len(truth)
+    judged = []
+    attack.success(federation, lambda values: judged.append(len(values)) or fooled(values))
+    assert judged == [others]
     assert SignFlip(BAD).success(federation, fooled) is None
 
 

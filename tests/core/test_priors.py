@@ -128,6 +128,8 @@ def test_shares_of_labels():
     with_absent = class_shares(torch.tensor([0, 0, 0, 1]), 3)
     torch.testing.assert_close(with_absent, torch.tensor([4 / 7, 2 / 7, 1 / 7]))
     assert log_prior(torch.tensor([1.0, 0.0])).isfinite().all()
+    rare = torch.tensor([0.9999, 0.0001], dtype=torch.float64)
+    torch.testing.assert_close(log_prior(rare), rare.log())  # a class of one sample in 10,000
 
 
 @pytest.mark.parametrize(

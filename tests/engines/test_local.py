@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmt import Center, Correspondence, Federation, FedmtError, LabelSpace
+from fedmt.aggregation import FedAvg, Scaffold
+from fedmt.attacks import Scale
 from fedmt.engines.device import pick_device
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.randomness import random_numbers
@@ -27,8 +29,9 @@ QUICK = Training(
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
 
 
-def engine(federation, make_model, method=None, seed=0):
-    return LocalEngine(federation, method or FedMT(QUICK, VIEWS, xi=0.6), make_model(federation), seed)
+def engine(federation, make_model, method=None, seed=0, **options):
+    method = method or FedMT(QUICK, VIEWS, xi=0.6)
+    return LocalEngine(federation, method, make_model(federation), seed, **options)
 
 
 def rounds(engine: LocalEngine, count: int) -> tuple[State, list[dict]]:
@@ -137,6 +140,25 @@ def test_a_center_that_diverges_is_left_out_and_named(make_federation, make_mode
     assert all(bool(v.isfinite().all()) for v in state.weights.values())
 
 
+def test_a_center_whose_update_is_left_out_goes_on_from_what_it_kept(make_federation, make_model):
+    """A round that does not count leaves nothing behind: neither M-hat nor a control variate."""
+    federation = make_federation(half=True)
+    method = FedMT(QUICK, VIEWS, xi=0.6, correspondence="estimated")
+    first = engine(federation, make_model, method, strategy=Scaffold())
+    state, _ = rounds(first, 1)
+    attack = Scale(("center-2",), factor=1e9)
+    bad = engine(federation, make_model, method, strategy=Scaffold(), attack=attack)
+    after, record = bad.round(state)
+    assert "not plausible" in record["centers"]["center-2"]["left_out"]
+    assert after.kept.keys() == state.kept.keys()
+    for name, own in after.kept.items():
+        was = state.kept[name]
+        unchanged = own.keys() == was.keys() and all(torch.equal(own[k], was[k]) for k in own)
+        assert unchanged == (name == "center-2"), name
+    newcomer, _ = bad.round(replace(state, kept={}))
+    assert "center-2" not in newcomer.kept and "center-1" in newcomer.kept
+
+
 def test_centers_with_the_wanted_labels_and_with_none(make_federation, make_model):
     """SemiFL's case and the identity: both are valid centers, alongside one that labels differently."""
     whole = make_federation()
@@ -239,6 +261,22 @@ def test_weights_by_samples(make_federation, make_model):
     weighted, _ = rounds(engine(whole, make_model, by_samples), 1)
     for key in equal.weights:
         torch.testing.assert_close(equal.weights[key], weighted.weights[key], rtol=1e-4, atol=1e-5)
+    sizes = (5, 20, 40)
+    centers = tuple(
+        replace(c, values=c.values[:n], labels=c.labels[:n], truth=c.truth[:n])
+        for c, n in zip(whole.centers, sizes, strict=False)
+    )
+    training = replace(by_samples.training, reference_epochs=0)
+    uneven = replace(whole, centers=centers)
+    running = engine(uneven, make_model, FedMT(training, VIEWS, xi=0.6), strategy=FedAvg())
+    state, _ = running.start()
+    after, _ = running.round(state)
+    sent = [running.site.center_round(c, state.weights, {}, {}, 1).update for c in centers]
+    for key in running._parameters:
+        mean = sum(n * update[key].double() for n, update in zip(sizes, sent, strict=True)) / sum(sizes)
+        torch.testing.assert_close(
+            after.weights[key].double(), state.weights[key] + mean, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_records_hold_what_a_reader_needs(make_federation, make_model):

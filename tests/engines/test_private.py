@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 pytest.importorskip("dp_accounting")
 
-from fedmt import FedmtError
+from fedmt import Center, FedmtError
 from fedmt.aggregation import FedAvgM, Scaffold
+from fedmt.data.member import with_identity
 from fedmt.engines.budget import Budget, planned_noise
 from fedmt.engines.eager import private
 from fedmt.engines.eager.private import Noising, check_apart, clipped_sum, record_loss, scaled_sum
@@ -244,6 +245,7 @@ def test_batches_are_drawn_record_by_record_and_their_number_is_public():
     assert counts.mean() == pytest.approx(20, abs=0.5) and counts.var() == pytest.approx(19.8, rel=0.2)
     assert float(sizes.double().var()) == pytest.approx(9.77, rel=0.2)
     assert Sampling.of(SPEC, QUICK, records=7) == (1.0, 1, 7.0)
+    assert Sampling.of(SPEC, replace(QUICK, local_epochs=3), records=987).steps == 297  # 3 x 98.7
 
 
 def replace_steps(sampling: Sampling, steps: int) -> Sampling:
@@ -273,6 +275,19 @@ def tables_with(method, center, changed: bool):
         center = replace(center, labels=labels)
         predictions[-1] = predictions[-1].flip(0)
     return method.center_round(center, predictions, {}, 1, np.random.default_rng(0)).work
+
+
+@pytest.mark.parametrize("name", ["fedtrans", "fedrep"])
+def test_the_frequencies_of_a_private_center_s_own_labels_are_not_used(make_federation, name):
+    """They would adjust the loss of every record by a count over all of them."""
+    federation = make_federation(samples=40, half=True)
+    truth = torch.where(torch.arange(40) % 2 == 0, 0, federation.centers[0].truth)
+    center = with_identity(
+        Center("Berlin", federation.centers[0].values, federation.wanted, truth), federation.wanted
+    )
+    method = METHODS[name](QUICK, VIEWS, privacy=SPEC)
+    assert "log_prior" not in tables_with(method, center, False).tables
+    assert "log_prior" in tables_with(replace(method, privacy=None), center, False).tables
 
 
 @pytest.mark.parametrize("way", WAYS)

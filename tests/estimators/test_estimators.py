@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmt.core.labels import Correspondence, LabelSpace, frobenius_error
-from fedmt.core.priors import estimated_joint
+from fedmt.core.priors import estimated_joint, estimated_prior
 from fedmt.core.pseudo_labels import align, confident_pseudo_labels
 from fedmt.estimators import ESTIMATORS, Estimate, Evidence
 from fedmt.estimators.base import normalised
@@ -365,6 +365,26 @@ def test_the_estimate_is_the_mean_of_all_so_far_and_later_a_moving_mean() -> Non
             torch.testing.assert_close(kept, torch.stack(each[: earlier + 1]).mean(0))
         else:
             torch.testing.assert_close(kept, 0.9 * before + 0.1 * each[earlier])
+
+
+def test_the_frequencies_are_those_under_the_mean_and_known_ones_are_part_of_the_scores() -> None:
+    rng, em = np.random.default_rng(0), ESTIMATORS["em"]()
+    f = torch.from_numpy(rng.dirichlet(np.ones(4), size=60))
+    before = torch.from_numpy(rng.dirichlet(np.ones(3), size=4).T.copy())
+    labels = torch.from_numpy(rng.integers(3, size=60))
+    found = em.estimate(Evidence(f, labels, 3, 0.95, before, rng, 4))
+    assert found.prior is not None
+    torch.testing.assert_close(found.prior, estimated_prior(f, found.matrix, labels))
+    pi = torch.from_numpy(rng.dirichlet(np.ones(4)))
+    known = em.estimate(Evidence(f, labels, 3, 0.95, before, rng, 4, pi))
+    matrix, scores = np.full((3, 4), 1 / 3), (f * pi).numpy()
+    for _ in range(20):
+        q = scores * matrix[labels]
+        q /= q.sum(1, keepdims=True)
+        matrix = np.stack([q[labels.numpy() == j].sum(0) for j in range(3)])
+        matrix /= matrix.sum(0)
+    np.testing.assert_allclose(known.matrix.numpy(), matrix, rtol=1e-9)
+    assert known.prior is None
 
 
 def test_guesses_that_are_wrong_for_one_round_do_not_move_a_class_to_another_label() -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmt.data.sources.fashion_mnist import GARMENT
 from fedmt.engines.randomness import absent_centers
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation
 from fedmt.methods import CenterRound, FedMT, Training
@@ -125,6 +126,29 @@ def test_a_learnable_matrix_stays_valid_and_moves(make_federation, play, average
         a, b = (after.kept[n]["correspondence"] for n in ("center-1", "center-2"))
         assert not torch.equal(a, b)
     assert all("correspondence_error" in c for c in records[1]["centers"].values())
+
+
+def test_known_frequencies_enter_an_estimate_once(make_federation):
+    """EM runs on the answers for these frequencies, made to agree with them over the whole center."""
+    center = make_federation(half=True).centers[0]
+    shares = torch.arange(1, 11, dtype=torch.float64) / 55
+    table = {label: float(share) for label, share in zip(GARMENT, shares, strict=True)}
+    logits = torch.randn(len(center), 10, generator=torch.Generator().manual_seed(0)).double()
+    logits[torch.arange(len(center)), center.truth] += 2
+    scores = logits.softmax(1)
+    method = FedMT(QUICK, VIEWS, correspondence="estimated", prior=table).knowing(GARMENT)
+    plan = method.center_round(center, scores, {}, 1, np.random.default_rng(0))
+    guess = scores * shares / (scores @ shares)[:, None]
+    guess = guess * (len(center) * shares / guess.sum(0))
+    guess = (guess / guess.sum(1, keepdim=True)).numpy()
+    matrix = np.full((len(center.space), 10), 1 / len(center.space))
+    labels = center.labels.numpy()
+    for _ in range(20):
+        q = guess * matrix[labels]
+        q /= q.sum(1, keepdims=True)
+        matrix = np.stack([q[labels == j].sum(0) for j in range(len(matrix))])
+        matrix /= matrix.sum(0)
+    np.testing.assert_allclose(plan.keep["correspondence"].numpy(), matrix, rtol=1e-6, atol=1e-9)
 
 
 def test_a_learnable_matrix_without_a_gradient_stays_as_it_is(make_federation):

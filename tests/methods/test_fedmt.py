@@ -21,7 +21,7 @@ from fedmt.engines.randomness import random_numbers
 from fedmt.estimators import ESTIMATORS
 from fedmt.estimators.counting import Counting, counting
 from fedmt.inputs.images.augment import GEOMETRIC, Augmentation, strong, weak
-from fedmt.methods import FedMT, Training
+from fedmt.methods import FedMT, Single, Training
 from fedmt.methods.sampling import sample_stream
 
 VIEWS = Augmentation(operations=("identity", *GEOMETRIC))
@@ -338,6 +338,16 @@ def test_rate_is_a_cosine():
     assert [training.rate(r) for r in (1, 2, 3, 4)] == pytest.approx(expected)
     assert training.rate(0) == training.rate(1)
     assert replace(training, schedule="constant").rate(4) == 0.1
+
+
+def test_the_reference_center_has_its_own_share_of_the_rate_after_the_warm_up(make_federation):
+    """Single has no centers whose learning it could undo, so it keeps the rate of the centers."""
+    reference = make_federation(half=True).reference
+    training = Training(rounds=4, learning_rate=0.1, reference_rate=0.3)
+    for method, share in ((FedMT(training, VIEWS), 0.3), (Single(training, VIEWS), 1.0)):
+        works = [method.reference_work(reference, r, np.random.default_rng(0)) for r in (0, 1, 3)]
+        found = [work.learning_rate for work in works]
+        assert found == pytest.approx([0.1, 0.1 * share, training.rate(3) * share]), method.name
 
 
 # -- a correspondence without new information --------------------------------------------------------------

@@ -51,6 +51,35 @@ def test_the_loss_is_the_papers(make_federation):
         assert float(losses[name]) == pytest.approx(float(expected), rel=1e-5), name
 
 
+def test_the_center_s_own_frequencies_are_estimated_without_its_labels(make_federation):
+    """By default, pi maximizes the likelihood of the images alone. Guesses and training are for this pi."""
+    center = make_federation(half=True).centers[0]
+    truth = torch.where(torch.arange(len(center)) % 2 == 0, 0, center.truth)
+    scores = guesses(replace(center, truth=truth)).double()
+    method = SemiFL(replace(QUICK, batch_size=10), VIEWS, xi=0.6)
+    plan = method.center_round(center, scores, {}, 1, np.random.default_rng(0))
+    base = torch.full((10,), 0.1, dtype=torch.float64)
+    pi = base.clone()
+    for _ in range(50):
+        q = scores * pi / (scores @ pi)[:, None]
+        doubt = 1 - q.max(1).values.mean()
+        pi = (1 - doubt) * q.mean(0) + doubt * base
+    torch.testing.assert_close(plan.keep["prior"], pi)
+    assert pi[0] > 0.4
+    q = scores * pi
+    assert torch.equal(plan.pseudo_labels, q.argmax(1))
+    assert torch.equal(plan.confident, (q / q.sum(1, keepdim=True)).max(1).values > 0.6)
+    assert not torch.equal(plan.pseudo_labels, scores.argmax(1))
+    logits = torch.randn(20, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    step = {k: v[0] for k, v in plan.work.steps.items()}
+    fix = plan.work.loss(logits, step, plan.work.tables)["fix"]
+    expected = F.cross_entropy(logits[:10] + pi.log(), plan.pseudo_labels[step["index"][0]])
+    assert float(fix) == pytest.approx(float(expected), rel=1e-5)
+    relabeled = replace(center, labels=center.labels.flip(0))
+    again = method.center_round(relabeled, scores, {}, 1, np.random.default_rng(0))
+    assert torch.equal(again.keep["prior"], plan.keep["prior"])
+
+
 def test_only_confident_samples_are_visited_and_partners_are_of_all(make_federation):
     center = make_federation(half=True).centers[0]
     method = SemiFL(QUICK, VIEWS, xi=0.6, prior="ignored")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmt.metrics import METRICS
 from fedmt.metrics.comparing import differences, mean_difference
-from fedmt.metrics.evidence import DRAWN, FEWEST_APART, FLIPS, sign_flip_test
+from fedmt.metrics.evidence import DRAWN, FEWEST_APART, FLIPS, Compared, sign_flip_test
 
 OF_CLASSES = ["accuracy", "balanced_accuracy", "macro_f1"]
 """The metrics of the predicted classes, in which models with few different answers are nearly alike."""
@@ -88,6 +88,8 @@ def test_values_of_several_sizes_against_every_pattern_of_signs(seed):
         expected = (np.abs(signs @ values) >= abs(values.sum()) - 1e-12).mean()
         error = 0.0 if count <= 12 else 4 * math.sqrt(0.25 / FLIPS)
         assert sign_flip_test(torch.from_numpy(values)) == pytest.approx(expected, abs=error + 1e-12)
+    # The observed pattern is one of those that are drawn, so no difference is impossible by chance.
+    assert sign_flip_test(torch.ones(100)) == 1 / (1 + FLIPS)
 
 
 def test_what_samples_add_is_the_value():
@@ -170,6 +172,42 @@ def test_equally_good_models_are_rarely_judged_by_classes_of_two_samples():
     assert share_judged(labels, 0.3, (0.65, 0.65)) <= 0.085
 
 
+def judged_by_patient(patients: int, images: int, repetitions: int = 100) -> list[float]:
+    """How often two equally good models are judged, without and with the groups. A model that errs on one
+    image of a patient errs on most of them."""
+    generator, judged = torch.Generator().manual_seed(5), [0, 0]
+    groups = torch.arange(patients).repeat_interleave(images)
+    labels = groups % 3
+    for _ in range(repetitions):
+        sides = []
+        for _ in range(2):
+            patient = torch.rand(patients, generator=generator)[groups]
+            noise = torch.rand(len(labels), generator=generator)
+            sides.append([answers(0.8 * patient + 0.2 * noise < 0.7, labels, 3)])
+        for place, together in enumerate((None, groups)):
+            found = differences(*sides, labels, ["balanced_accuracy"], together)["balanced_accuracy"]
+            judged[place] += found.judged != "no difference"
+    return [count / repetitions for count in judged]
+
+
+def test_equally_good_models_are_rarely_judged_by_the_images_of_the_same_patients():
+    apart, together = judged_by_patient(patients=60, images=6)
+    assert apart > 0.25 and together <= 0.085
+
+
+def test_samples_that_belong_together_count_as_one():
+    """Ten images that only one model has right are evidence, but not if five patients have two each."""
+    labels = torch.arange(100) % 2
+    right, wrong = (answers(torch.arange(100) >= n, labels, 2) for n in (0, 10))
+    pairs = torch.arange(100) // 2
+    for name in OF_CLASSES:
+        alone, paired, own = (
+            differences([right], [wrong], labels, [name], groups)[name].judged
+            for groups in (None, pairs, torch.arange(100))
+        )
+        assert (alone, paired, own) == ("better", "no difference", "better"), name
+
+
 def test_a_large_difference_is_found():
     """85% against 65% of 200 samples is nearly always found. Eight samples that only one has right do."""
     labels = torch.arange(200) % 4
@@ -185,7 +223,7 @@ def test_separate_test_sets_are_evidence_together():
 
     def found(name: str, tests: int, apart: int):
         wrong = answers(torch.arange(100) >= apart, labels, 2)
-        return mean_difference([([right], [wrong], labels)] * tests, name)
+        return mean_difference([Compared([right], [wrong], labels)] * tests, name)
 
     for name in OF_CLASSES:
         # Each of the two intervals begins at zero, so that of their mean would lie above it.
@@ -195,4 +233,5 @@ def test_separate_test_sets_are_evidence_together():
             found(name, 1, 3)
             == differences([right], [answers(torch.arange(100) >= 3, labels, 2)], labels)[name]
         )
-    assert mean_difference([([right], [right], torch.zeros(100, dtype=torch.int64))], "auroc") is None
+    alike = torch.zeros(100, dtype=torch.int64)
+    assert mean_difference([Compared([right], [right], alike)], "auroc") is None

@@ -281,6 +281,56 @@ def test_intervals_by_class_cover_the_truth(name, quick):
     assert 0.9 <= hits / 300 <= 0.99, hits
 
 
+def patients(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """60 patients with 1 to 9 images each, who differ more than their images do."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.arange(60).repeat_interleave(torch.randint(1, 10, (60,), generator=generator))
+    labels = (torch.rand(60, generator=generator) * 3).long()[groups]
+    logits = 1.5 * torch.randn(60, 3, generator=generator)[groups]
+    logits += 0.5 * torch.randn(len(groups), 3, generator=generator)
+    logits[torch.arange(len(groups)), labels] += 1.5
+    return logits.softmax(1), labels, groups
+
+
+def test_resamples_of_groups_are_whole():
+    groups = torch.tensor([0, 0, 1, 2, 2, 2])
+    drawn = torch.cat(list(drawn_weights(6, 4, torch.device("cpu"), groups=groups)))
+    assert (drawn[:, [0, 2, 3]].sum(1) == 3).all()  # as many groups as there are
+    assert torch.equal(drawn, drawn[:, [0, 2, 3]][:, groups])
+    assert (drawn.sum(1) != 6).any()
+
+
+def test_intervals_of_patients_cover_the_truth(quick):
+    """Among 150 test sets of 60 patients. Intervals of independent images would cover it in about 70%."""
+    many = [patients(10**6 + i) for i in range(150)]
+    p, y = torch.cat([m[0] for m in many]), torch.cat([m[1] for m in many])
+    real = {
+        name: float(METRICS[name].function(p, y)) for name in ("accuracy", "balanced_accuracy", "log_loss")
+    }
+    hits, apart = dict.fromkeys(real, 0), dict.fromkeys(real, 0)
+    for seed in range(150):
+        one, labels, groups = patients(seed)
+        for name, value in real.items():
+            for found, together in ((hits, groups), (apart, None)):
+                low, high = METRICS[name].ends(one, labels, together).tolist()
+                found[name] += low <= value <= high
+    assert all(0.88 <= hit / 150 <= 0.99 for hit in hits.values()), hits
+    assert all(hit / 150 < 0.85 for hit in apart.values()), apart
+
+
+def test_every_metric_has_an_interval_of_patients(quick):
+    probabilities, labels, groups = patients(0)
+    whole = with_intervals(Answers([probabilities], labels, groups))
+    assert set(whole) == set(REFERENCE)
+    assert all(one["low"] < one["value"] < one["high"] for one in whole.values())
+    for found in by_class(probabilities, labels, groups).values():
+        for value, low, high in zip(*found.values(), strict=True):
+            assert low <= value <= high
+    # One patient does not show how much patients differ.
+    alone = with_intervals(Answers([probabilities], labels, torch.zeros_like(groups)))
+    assert not any("low" in one for one in alone.values())
+
+
 # -- the registry, and measuring ---------------------------------------------------------------------------
 
 

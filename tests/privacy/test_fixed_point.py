@@ -89,16 +89,17 @@ def test_the_order_of_centers_does_not_matter() -> None:
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_entries_of_all_centers_do_not_overflow(bits: int, sign: int) -> None:
-    layout = Layout((Entry("x", (3,), 2),), centers=10, bits=bits)
+@pytest.mark.parametrize("centers", [10, 256, 2048])
+def test_the_largest_entries_of_all_centers_do_not_overflow(bits: int, sign: int, centers: int) -> None:
+    layout = Layout((Entry("x", (3,), 2),), centers=centers, bits=bits)
     vector, clipped = layout.encode({"x": np.full(3, sign * 1e9)})
     assert clipped == 3
     total = vector.copy()
-    for _ in range(9):
+    for _ in range(centers - 1):
         total += vector
-    mean = layout.decode(total, 10)
-    assert np.allclose(mean.means["x"], sign * 4, rtol=1e-6)
-    assert mean.clipped == 30
+    mean = layout.decode(total, centers)
+    assert np.allclose(mean.means["x"], sign * 4, rtol=1e-5)
+    assert mean.clipped == 3 * centers
 
 
 def test_a_center_that_abstains_adds_nothing() -> None:

@@ -18,7 +18,7 @@ from fedmt.metrics import METRICS
 from fedmt.models import Model, load
 from fedmt.reports.content import ReportedRun, content, render, word
 from fedmt.reports.report import Source, confident_mistakes, distinct, report
-from fedmt.reports.results import for_priors
+from fedmt.reports.results import at_temperature, for_priors
 from fedmt.reports.watch import Follower
 from fedmt.runs.evaluation import Evaluation, Predicted, evaluate, read_evaluation
 from fedmt.runs.folder import RunFolder
@@ -210,9 +210,10 @@ def test_a_run_of_an_earlier_version_is_read_as_today_s(real, tmp_path):
     assert then["accuracy"]["garment"] == pytest.approx(today["accuracy"]["garment"], abs=2e-3)
     assert "(mean M)" not in json.dumps(then)
     assert then["curves"]["metrics"]["accuracy"] == today["curves"]["metrics"]["accuracy"]
-    # Stored as float16, the probabilities still give every metric to three digits.
-    auroc = (r["metrics"]["auroc"]["garment"]["value"] for r in (then, today))
-    assert next(auroc) == pytest.approx(next(auroc), abs=2e-3)
+    # From the stored probabilities, every metric is what the run itself computed.
+    for name in ("auroc", "average_precision", "log_loss", "ece"):
+        values = (r["metrics"][name]["garment"]["value"] for r in (then, today))
+        assert next(values) == pytest.approx(next(values), abs=2e-5), name
     assert Follower(old).snapshot.data["runs"][0]["accuracy"] == then["accuracy"]
 
 
@@ -232,6 +233,17 @@ def test_confident_mistakes_come_first():
     scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.3, 0.7]], np.float16)
     tested = Predicted("s", np.array([1, 0, 0, 0]), scores.argmax(1), scores)
     assert confident_mistakes(tested) == [0, 3, 1] and confident_mistakes(tested, 1) == [0]
+
+
+def test_a_temperature_revives_what_a_confident_model_hardly_believed():
+    """A hundred small probabilities of 1e-12 are 1e-3 each at a temperature of 4, and a tenth in total."""
+    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(200, 100)) * 6)
+    for temperature in (0.5, 2.0, 4.0):
+        found = at_temperature(logits.softmax(1).float().numpy(), temperature)
+        np.testing.assert_allclose(found, (logits / temperature).softmax(1).numpy(), atol=1e-6)
+    # An earlier file has float16, where what is below 3e-8 is 0.
+    old = at_temperature(np.array([[1.0, 0.0]], np.float16), 4.0)
+    assert old[0, 1] == pytest.approx(0.01, rel=0.02)
 
 
 def test_centers_and_what_they_missed(make_run, tmp_path):

@@ -1,6 +1,7 @@
 """Runs are compared only if they were tested on the same samples."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,21 @@ def test_the_error_says_what_differs():
         compare({"a": one}, {"b": evaluation(1, dict(reversed(SPACES.items())))})
     with pytest.raises(FedmtError, match=r"b was not tested in the wanted label space 'lesion'"):
         compare({"a": one}, {"b": evaluation(1, tested=("triage",))})
+
+
+def test_images_of_one_patient_are_compared_together():
+    """Also if only one of the runs knows which they are, because the other is of an earlier version."""
+    one, two = evaluation(0, tested=("lesion",)), evaluation(1, tested=("lesion",))
+    patients = np.arange(90) // 6
+    grouped = replace(one, tests=[replace(one.tests[0], groups=patients)])
+    sides = [[probabilities(run.tests[0])] for run in (one, two)]
+    labels = torch.arange(90) % 3
+    expected = differences(*sides, labels, groups=torch.from_numpy(patients))
+    assert expected != differences(*sides, labels)
+    assert compare({"a": grouped}, {"b": two}).differences["lesion"] == expected
+    assert compare({"b": two}, {"a": grouped}).differences["lesion"] == differences(
+        *reversed(sides), labels, groups=torch.from_numpy(patients)
+    )
 
 
 def test_the_predicted_class_stays_the_most_probable_one():

@@ -31,6 +31,7 @@ class Samples:
     snippets: for a test, what a report shows of each sample if its stored form cannot be shown. They are
         never sent or written, except to a report that is asked to show them.
     groups: int64 [N], equal for samples that are never separated (groups.py). They never leave the center.
+        For a test, a run keeps which samples belong together, but not these numbers.
     sites: for a test, the site of each sample, if the data names it.
     """
 

@@ -48,6 +48,29 @@ def in_order(groups: Tensor) -> Indices:
     return np.asarray(rank[places], dtype=np.int64)
 
 
+def together(parts: Sequence[tuple[int, Tensor | None]]) -> Tensor | None:
+    """The groups of several sets of samples, int64 [N], numbered from 0 on; None if no two samples belong
+    together. parts: the size of each set, and its groups, if it has any. A group may be in several sets.
+
+    >>> together([(3, torch.tensor([7, 7, 5])), (2, None), (1, torch.tensor([5]))]).tolist()
+    [0, 0, 1, 2, 3, 1]
+    """
+    given = [groups.cpu() for _, groups in parts if groups is not None]
+    if not given:
+        return None
+    known = in_order(torch.cat(given))
+    count, found = int(known.max()) + 1, []
+    for size, groups in parts:
+        if groups is None:
+            found.append(np.arange(count, count + size))
+            count += size
+        else:
+            found.append(known[:size])
+            known = known[size:]
+    numbers = torch.from_numpy(np.concatenate(found))
+    return numbers if count < len(numbers) else None
+
+
 def class_counts(groups: Indices, truth: Indices, classes: int) -> Indices:
     """The number of samples of each class in every group, [groups, classes]. groups: as from `in_order`."""
     count = int(groups.max()) + 1 if len(groups) else 0

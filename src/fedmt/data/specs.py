@@ -41,7 +41,8 @@ class SourceSpec(Section):
     label_columns: dict[str, str] | None = None
     """Columns of several label spaces, as `{space = "column"}`. Give it instead of `label_column`."""
     group_column: str | None = None
-    """Column that names a group, such as a patient. No split separates samples of one group."""
+    """Column that names a group, such as a patient. No split separates samples of one group, and intervals of
+    test results count groups."""
     site_column: str | None = None
     """Column of a test set with the site of each sample. The report shows the results of each site."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmt.data.center import Center, Federation
+from fedmt.data.groups import together
 from fedmt.methods.work import Answer
 from fedmt.metrics import HEADLINE
 from fedmt.metrics.measuring import Answers, values
@@ -50,12 +51,12 @@ class Pooled:
     @property
     def answers(self) -> Answers:
         each = [torch.cat(parts) for parts in zip(*(t.each for t in self.tests), strict=True)]
-        return Answers(each, self.labels)
+        return Answers(each, self.labels, self.groups)
 
     @property
     def mean_matrix(self) -> Answers | None:
         parts = [t.mean_matrix for t in self.tests if t.mean_matrix is not None]
-        return Answers([torch.cat(parts)], self.labels) if parts else None
+        return Answers([torch.cat(parts)], self.labels, self.groups) if parts else None
 
     @property
     def probabilities(self) -> Tensor:
@@ -64,6 +65,11 @@ class Pooled:
     @property
     def labels(self) -> Tensor:
         return torch.cat([t.labels for t in self.tests])
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Which samples belong together, int64 [N] from 0 on; None if no two do."""
+        return together([(len(t.test), t.test.groups) for t in self.tests])
 
 
 def answered(federation: Federation, answers: Mapping[str, Sequence[Answer]], scores: Scores) -> list[Tested]:

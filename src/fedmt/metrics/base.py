@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.rounding import percent
-from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one
+from fedmt.metrics.intervals import Statistic, bootstrap, by_weights, one_by_one, resampled
 
 Function = Callable[[Tensor, Tensor], Tensor]
 """Takes (probabilities [N, J], labels [N]) and returns a result whose shape `Metric` states."""
 
 Resampled = Callable[[Tensor, Tensor], Statistic]
 """Takes (probabilities [N, J], labels [N]) and returns a function from the weights [B, N] of resamples to
-their values [B]."""
+their values [B]. A row of weights need not sum to N (`intervals`)."""
 
 TAKEN = frozenset(
     ("round", "learning_rate", "reference_loss", "losses", "centers", "seconds", "tests", "mean_matrix")
@@ -43,6 +43,7 @@ class Metric:
     resampled: the values of many resamples at once, if that is faster than one after the other.
     by_class: the values [J], with NaN for a class where it is not defined.
     interval_by_class: their ends [J, 2]; by default a bootstrap of `by_class`.
+    resampled_by_class: like `resampled`, with values [B, J].
     every_round: False for a metric that is too slow for that. It is computed only after the last round.
     by_sample: what each sample adds to the value [N], for a metric that is a sum over the samples. A
         difference between two models in such a metric is also tested exactly.
@@ -60,6 +61,7 @@ class Metric:
     better: Literal["higher", "lower"] = "higher"
     every_round: bool = True
     resampled: Resampled | None = None
+    resampled_by_class: Resampled | None = None
     by_sample: Function | None = None
     inflated: bool = False
 
@@ -70,8 +72,17 @@ class Metric:
                 f"{listed(sorted(TAKEN), 20)}, which a round's record uses."
             )
 
-    def ends(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """The 95% confidence interval [2] of the value."""
+    def ends(self, probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The 95% confidence interval [2] of the value. groups: which samples belong together (`intervals`);
+        a bootstrap of whole groups then replaces every other interval."""
+        if groups is not None:
+            statistic = self.statistic(probabilities, labels)
+            ends = by_weights(statistic, probabilities, groups)
+            if not self.inflated:
+                return ends
+            assert self.function is not None
+            bias = resampled(statistic, probabilities, groups).nanmean()
+            return (ends - (bias - self.function(probabilities, labels).cpu())).clamp_min(0)
         if self.interval is not None:
             return self.interval(probabilities, labels)
         if self.resampled is not None:
@@ -86,12 +97,16 @@ class Metric:
         assert self.function is not None, f"{self.name} has no value for a whole test set"
         return one_by_one(self.function, probabilities, labels)
 
-    def ends_by_class(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """The 95% confidence intervals [J, 2] of the values by class."""
-        if self.interval_by_class is not None:
+    def ends_by_class(self, probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The 95% confidence intervals [J, 2] of the values by class. groups: as above."""
+        if groups is None and self.interval_by_class is not None:
             return self.interval_by_class(probabilities, labels)
+        if self.resampled_by_class is not None:
+            return by_weights(self.resampled_by_class(probabilities, labels), probabilities, groups)
         assert self.by_class is not None, f"{self.name} has no values by class"
-        return bootstrap(self.by_class, probabilities, labels)
+        if groups is None:
+            return bootstrap(self.by_class, probabilities, labels)
+        return by_weights(one_by_one(self.by_class, probabilities, labels), probabilities, groups)
 
     def format(self, value: float) -> str:
         """The value as people read it: `41.2%`, `0.873 nats` or `0.873`."""

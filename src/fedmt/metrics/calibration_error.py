@@ -35,7 +35,7 @@ def _gaps(probabilities: Tensor, labels: Tensor, bins: int) -> Tensor:
 
 def _resampled(probabilities: Tensor, labels: Tensor) -> Statistic:
     gaps = _gaps(probabilities, labels, BINS)
-    return lambda weights: (weights @ gaps.to(weights)).abs().sum(1) / len(labels)
+    return lambda weights: (weights @ gaps.to(weights)).abs().sum(1) / weights.sum(1)
 
 
 def _interval(probabilities: Tensor, labels: Tensor) -> Tensor:

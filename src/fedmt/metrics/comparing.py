@@ -89,11 +89,13 @@ def differences(
     second: Sequence[Tensor],
     labels: Tensor,
     metrics: Sequence[str] | None = None,
+    groups: Tensor | None = None,
 ) -> dict[str, Difference]:
     """For each metric, the first side minus the second. A metric that is not defined here is left out.
 
     first, second: the probabilities [N, J] of one run or of several (other seeds of the same method), whose
     metrics are averaged. labels: [N]. metrics: names; by default all that have a value for a whole test set.
+    groups: which samples belong together, such as those of a patient (`intervals`). None if no two do.
 
     >>> labels = torch.tensor([0, 1] * 50)
     >>> right, half = torch.eye(2)[labels], torch.eye(2)[torch.zeros(100, dtype=torch.int64)]
@@ -101,8 +103,8 @@ def differences(
     >>> found.value, found.judged
     (0.5, 'better')
     """
-    found = _resampled(first, second, labels, metrics)
-    return {name: _cautious(one, [(first, second, labels)]) for name, one in found.items()}
+    compared = Compared(first, second, labels, groups)
+    return {name: _cautious(one, [compared]) for name, one in _resampled(compared, metrics).items()}
 
 
 def mean_difference(tests: Sequence[Compared], metric: str) -> Difference | None:
@@ -110,7 +112,7 @@ def mean_difference(tests: Sequence[Compared], metric: str) -> Difference | None
 
     None if the metric is not defined on any of them.
     """
-    each = [(test, _resampled(*test, [metric]).get(metric)) for test in tests]
+    each = [(test, _resampled(test, [metric]).get(metric)) for test in tests]
     known = [(test, one) for test, one in each if one is not None]
     return _cautious(_mean([one for _, one in known]), [test for test, _ in known]) if known else None
 
@@ -124,10 +126,9 @@ def _mean(found: Sequence[Difference]) -> Difference:
     return Difference(found[0].metric, one, other, value, value - below, value + above)
 
 
-def _resampled(
-    first: Sequence[Tensor], second: Sequence[Tensor], labels: Tensor, metrics: Sequence[str] | None
-) -> dict[str, Difference]:
+def _resampled(compared: Compared, metrics: Sequence[str] | None) -> dict[str, Difference]:
     """The differences with the intervals that resampling gives, however few samples decide."""
+    first, second, labels, groups = compared
     chosen = [METRICS[name] for name in metrics] if metrics is not None else list(METRICS.values())
     sides = [[p.float() for p in side] for side in (first, second)]
     found: dict[str, Difference] = {}
@@ -141,7 +142,7 @@ def _resampled(
             statistics[metric.name] = [[metric.statistic(p, labels) for p in side] for side in sides]
     drawn: dict[str, list[Tensor]] = {name: [] for name in found}
     samples, classes = sides[0][0].shape
-    for weights in drawn_weights(samples, classes, labels.device, RESAMPLES):
+    for weights in drawn_weights(samples, classes, labels.device, RESAMPLES, groups):
         for name, (ones, others) in statistics.items():
             means = (
                 torch.stack([s(weights).cpu().double() for s in side]).mean(0) for side in (ones, others)

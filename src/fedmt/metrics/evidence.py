@@ -7,6 +7,7 @@ them differently, or a class has only a few, resampling does not show how much t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +16,16 @@ from torch import Tensor
 from fedmt.metrics.base import Metric
 from fedmt.metrics.intervals import SEED
 
-Compared = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]
-"""What is compared on one test set: the probabilities [N, J] of each run of the first side and of the second,
-and the labels [N]."""
+
+class Compared(NamedTuple):
+    """What is compared on one test set: the probabilities [N, J] of each run of the first side and of the
+    second, the labels [N], and which samples belong together (`intervals`)."""
+
+    first: Sequence[Tensor]
+    second: Sequence[Tensor]
+    labels: Tensor
+    groups: Tensor | None = None
+
 
 BY_CHANCE = 0.05
 """A difference is evident if equally good sides differ as much in at most this share of comparisons."""
@@ -45,13 +53,17 @@ def evident(metric: Metric, tests: Sequence[Compared]) -> bool:
     that is a sum over samples is therefore tested exactly, with what each sample adds to the difference. In a
     rare class, that is much of the balanced accuracy. Runs with several seeds are averaged first, so that a
     sample counts once. For other metrics there is no such test, and only the number of samples counts.
+    Samples that belong together, such as the images of a patient, count as one: their differences are added.
     """
     if metric.by_sample is None:
         return sum(_apart(metric, *test) for test in tests) >= FEWEST_APART
     added = []
-    for *sides, labels in tests:
+    for *sides, labels, groups in tests:
         means = [torch.stack([metric.by_sample(p, labels).cpu().double() for p in s]).mean(0) for s in sides]
-        added.append(means[0] - means[1])
+        found = means[0] - means[1]
+        if groups is not None:
+            found = found.new_zeros(int(groups.max()) + 1).index_add_(0, groups.cpu(), found)
+        added.append(found)
     return sign_flip_test(torch.cat(added)) <= BY_CHANCE
 
 
@@ -90,8 +102,14 @@ def sign_flip_test(values: Tensor) -> float:
     return (1 + found) / (1 + FLIPS)  # the pattern that was observed is one of them
 
 
-def _apart(metric: Metric, first: Sequence[Tensor], second: Sequence[Tensor], labels: Tensor) -> int:
-    """The number of samples that the sides answer differently, as far as the metric can tell."""
+def _apart(
+    metric: Metric,
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    labels: Tensor,
+    groups: Tensor | None = None,
+) -> int:
+    """The number of samples, or groups, that the sides answer differently, as far as the metric can tell."""
     assert metric.function is not None
     runs = [*first, *second]
     chosen = [F.one_hot(p.argmax(1), p.shape[1]).to(p) for p in runs]
@@ -101,4 +119,5 @@ def _apart(metric: Metric, first: Sequence[Tensor], second: Sequence[Tensor], la
     ):
         runs = chosen
     one, other = (torch.stack(side).mean(0) for side in (runs[: len(first)], runs[len(first) :]))
-    return int((one != other).any(1).sum())
+    differ = (one != other).any(1)
+    return int(differ.sum()) if groups is None else len(groups.to(differ.device)[differ].unique())

@@ -6,6 +6,10 @@ training seeds.
 A bootstrap resample is described by how often each sample occurs in it: `weights` [B, N] has one row per
 resample, and each row sums to N. Metrics that can be computed from such weights do so for all resamples at
 once (`by_weights`); any other metric is evaluated one resample at a time (`bootstrap`).
+
+Samples of one group, such as the images of a patient, are not independent: a model is right or wrong on most
+of them together. Resamples then consist of whole groups, as many as there are. Their sizes differ, so a row
+need not sum to N.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def of_weighted_mean(values: Tensor) -> Statistic:
     >>> of_weighted_mean(torch.tensor([1.0, 2.0]))(torch.tensor([[2.0, 0.0], [1.0, 1.0]])).tolist()
     [1.0, 1.5]
     """
-    return lambda weights: weights @ values.to(weights) / len(values)
+    return lambda weights: weights @ values.to(weights) / weights.sum(1)
 
 
 def one_by_one(
@@ -97,30 +101,36 @@ def resamples(samples: int, classes: int, fewest: int = FEWEST) -> int:
     return max(fewest, min(MOST, WORK // max(samples * classes, 1)))
 
 
-def drawn_weights(samples: int, classes: int, device: torch.device, fewest: int = FEWEST) -> Iterator[Tensor]:
+def drawn_weights(
+    samples: int, classes: int, device: torch.device, fewest: int = FEWEST, groups: Tensor | None = None
+) -> Iterator[Tensor]:
     """The weights [B, N] of all resamples, in parts that fit in memory.
 
     They are drawn on the CPU, so that they are the same on every device.
+    groups: int64 [N], numbered from 0 on. None: each sample is drawn by itself.
     """
+    drawn_from = samples if groups is None else int(groups.max()) + 1
     generator = torch.Generator().manual_seed(SEED)
     left, part = resamples(samples, classes, fewest), max(1, AT_ONCE // max(samples, 1))
     while left > 0:
         rows = min(part, left)
-        drawn = torch.randint(samples, (rows, samples), generator=generator)
-        weights = torch.zeros(rows, samples).scatter_add_(1, drawn, torch.ones(rows, samples))
-        yield weights.to(device)
+        drawn = torch.randint(drawn_from, (rows, drawn_from), generator=generator)
+        weights = torch.zeros(rows, drawn_from).scatter_add_(1, drawn, torch.ones(rows, drawn_from))
+        yield (weights if groups is None else weights[:, groups.cpu()]).to(device)
         left -= rows
 
 
-def by_weights(statistic: Statistic, probabilities: Tensor) -> Tensor:
-    """The percentile interval [2] or [J, 2] of a statistic: weights [B, N] to values [B] or [B, J]."""
-    return percentiles(resampled(statistic, probabilities))
+def by_weights(statistic: Statistic, probabilities: Tensor, groups: Tensor | None = None) -> Tensor:
+    """The percentile interval [2] or [J, 2] of a statistic: weights [B, N] to values [B] or [B, J]. NaN for a
+    single group, which does not show how much groups differ."""
+    ends = percentiles(resampled(statistic, probabilities, groups))
+    return ends if groups is None or int(groups.max()) > 0 else torch.full_like(ends, torch.nan)
 
 
-def resampled(statistic: Statistic, probabilities: Tensor) -> Tensor:
+def resampled(statistic: Statistic, probabilities: Tensor, groups: Tensor | None = None) -> Tensor:
     """The statistic [B] or [B, J] of every resample."""
     samples, classes = probabilities.shape
-    parts = drawn_weights(samples, classes, probabilities.device)
+    parts = drawn_weights(samples, classes, probabilities.device, groups=groups)
     return torch.cat([statistic(weights).cpu() for weights in parts])
 
 

@@ -19,10 +19,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Answers(NamedTuple):
-    """The answers to the same samples. each: probabilities [N, J] of every answer; labels: [N]."""
+    """The answers to the same samples. each: probabilities [N, J] of every answer; labels: [N]. groups: which
+    samples belong together (`intervals`); None if no two do."""
 
     each: Sequence[Tensor]
     labels: Tensor
+    groups: Tensor | None = None
 
 
 def values(tested: Mapping[Key, Answers], last: bool) -> dict[Key, dict[str, float]]:
@@ -48,19 +50,21 @@ def with_intervals(answers: Answers) -> dict[str, dict[str, float]]:
     """By metric: `value` and, if there is an interval, `low` and `high`."""
     found = {}
     for name, value in values({"": answers}, last=True)[""].items():
-        ends = [METRICS[name].ends(p, answers.labels).tolist() for p in answers.each]
+        ends = [METRICS[name].ends(p, answers.labels, answers.groups).tolist() for p in answers.each]
         low, high = (_mean(part) for part in zip(*ends, strict=True))
         known = {"low": low, "high": high} if math.isfinite(low + high) else {}
         found[name] = {"value": value, **known}
     return found
 
 
-def by_class(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, list[float | None]]]:
+def by_class(
+    probabilities: Tensor, labels: Tensor, groups: Tensor | None = None
+) -> dict[str, dict[str, list[float | None]]]:
     """By metric: `value`, `low` and `high`, each with one number per class; None if it is not defined."""
     found = {}
     for metric in METRICS.values():
         if metric.by_class is not None:
-            ends = metric.ends_by_class(probabilities, labels)
+            ends = metric.ends_by_class(probabilities, labels, groups)
             parts = {"value": metric.by_class(probabilities, labels), "low": ends[:, 0], "high": ends[:, 1]}
             found[metric.name] = {k: [_number(x) for x in v.tolist()] for k, v in parts.items()}
     return found

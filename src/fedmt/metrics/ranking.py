@@ -11,13 +11,14 @@ time, so resampling would repeat it hundreds of times, and because importing it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedmt.metrics.base import Metric, Resampled
-from fedmt.metrics.intervals import Statistic, by_weights
+from fedmt.metrics.intervals import Statistic
 
 
 def auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -131,19 +132,12 @@ def _resampled(summed_up: Callable[[Ranked], Tensor]) -> Resampled:
     return resampled
 
 
-def _interval_by_class(summed_up: Callable[[Ranked], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    def interval(probabilities: Tensor, labels: Tensor) -> Tensor:
-        return by_weights(_statistic(summed_up, probabilities, labels), probabilities)
-
-    return interval
-
-
 AUROC = Metric(
     "auroc",
     "AUROC",
     _mean(auroc),
     by_class=auroc,
-    interval_by_class=_interval_by_class(area),
+    resampled_by_class=partial(_statistic, area),
     resampled=_resampled(area),
     every_round=False,
 )
@@ -152,7 +146,7 @@ AVERAGE_PRECISION = Metric(
     "Average precision",
     _mean(average_precision),
     by_class=average_precision,
-    interval_by_class=_interval_by_class(mean_precision),
+    resampled_by_class=partial(_statistic, mean_precision),
     resampled=_resampled(mean_precision),
     every_round=False,
 )

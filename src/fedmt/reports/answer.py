@@ -16,6 +16,7 @@ import torch
 from fedmt.config.schema import find_input
 from fedmt.core.errors import FedmtError
 from fedmt.core.rounding import percent, points
+from fedmt.data.groups import together
 from fedmt.inputs import DEFAULT_INPUT
 from fedmt.metrics import EVEN_HANDED, HEADLINE, METRICS
 from fedmt.metrics.comparing import BESIDE, Difference, differences
@@ -196,7 +197,9 @@ def _by_site(
             own = tests(group)
             if all(same(test, place) for test in (*own, *base)):
                 first, second = ([probabilities(t)[at] for t in side] for side in (own, base))
-                one = differences(first, second, labels, [EVEN_HANDED]).get(EVEN_HANDED)
+                groups = next((g for t in (*base, *own) if (g := t.together) is not None), None)
+                inside = None if groups is None else together([(len(at), groups[at])])
+                one = differences(first, second, labels, [EVEN_HANDED], inside).get(EVEN_HANDED)
                 if one is not None:
                     judged[group.places[0]] = _short(one)
         if judged:

@@ -15,9 +15,9 @@ from fedmt.metrics.intervals import by_weights
 MEANS = (PRECISION.name, SENSITIVITY.name, SPECIFICITY.name)
 
 
-def macro(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
+def macro(probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> dict[str, dict[str, float]]:
     """By metric, `value`, `low` and `high`. A class without a value, as one that is never predicted, is left
-    out of the mean.
+    out of the mean. groups: which samples belong together (`fedmt.metrics.intervals`).
 
     >>> macro(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]))["precision"]["value"]
     0.75
@@ -30,7 +30,7 @@ def macro(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
         return torch.stack([share.nanmean(1) for share in shares], 1)
 
     values = means(torch.ones(1, len(labels)))[0].tolist()
-    ends = by_weights(means, probabilities).tolist()
+    ends = by_weights(means, probabilities, groups).tolist()
     return {
         name: {"value": value, "low": low, "high": high}
         for name, value, (low, high) in zip(MEANS, values, ends, strict=True)

@@ -82,8 +82,9 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
     places = {**PLACES, "centers": PLACES["centers"] + some}
     priors = {"uniform": torch.full_like(own, 1 / len(own)), **priors}
     apart = {name: float((prior - own).abs().sum() / 2) for name, prior in priors.items()}
-    saved = np.concatenate([t.probabilities.astype(np.float64) for t in tests])
-    probabilities = torch.from_numpy(saved if temperature is None else at_temperature(saved, temperature))
+    saved = np.concatenate([t.probabilities for t in tests])
+    cooled = saved if temperature is None else at_temperature(saved, temperature)
+    probabilities = torch.from_numpy(cooled.astype(np.float64))
     labels = torch.cat([torch.from_numpy(t.labels.astype(np.int64)) for t in tests])
     others = []
     for name in (n for n in PLACES if apart.get(n, 0) > ALIKE):
@@ -98,8 +99,12 @@ def for_priors(evaluation: Evaluation | None, temperature: float | None = None) 
 
 
 def at_temperature(probabilities: Numbers, temperature: float) -> Numbers:
-    """softmax(z / T) [N, K] in float64, from the saved softmax(z): its power 1 / T, normalized."""
-    powers = np.clip(probabilities.astype(np.float64), 1e-8, None) ** (1 / temperature)
+    """softmax(z / T) [N, K] in float64, from the saved softmax(z): its power 1 / T, normalized.
+
+    A probability that was rounded to 0 counts as a sixth of the smallest number of the saved type.
+    """
+    least = float(np.finfo(probabilities.dtype).smallest_subnormal) / 6
+    powers = np.clip(probabilities.astype(np.float64), least, None) ** (1 / temperature)
     found: Numbers = powers / powers.sum(1, keepdims=True)
     return found
 
@@ -125,13 +130,13 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
         "confusion": counts.ravel().tolist(),
         "support": counts.sum(1).tolist(),
         "curves": curves(test.labels, test.probabilities, classes),
-        "macro": {name: shortened(m) for name, m in macro(answers(test), labels).items()},
+        "macro": {name: shortened(m) for name, m in macro(answers(test), labels, test.together).items()},
         **_calibration(test, test.probabilities),
     }
     if temperature is not None:
         cooled = at_temperature(test.probabilities, temperature)
         after, before = (torch.from_numpy(p.astype(np.float64)) for p in (cooled, test.probabilities))
-        change = differences([after], [before], labels, CALIBRATION)
+        change = differences([after], [before], labels, CALIBRATION, test.together)
         found["scaled"] = {
             "temperature": short(temperature),
             "change": {n: {k: short(getattr(d, k)) for k in ENDS} for n, d in change.items()},
@@ -153,7 +158,7 @@ def _calibration(test: Predicted, answers: Numbers) -> dict[str, Any]:
     for name in CALIBRATION:
         function = METRICS[name].function
         assert function is not None
-        ends = METRICS[name].ends(probabilities, labels).tolist()
+        ends = METRICS[name].ends(probabilities, labels, test.together).tolist()
         values = (function(probabilities, labels).item(), *ends)
         found[name] = dict(zip(ENDS, map(short, values), strict=True))
     return {

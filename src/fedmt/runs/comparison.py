@@ -92,7 +92,9 @@ def compare(
     for space in shared:
         labels = torch.from_numpy(tested[0][space].labels.astype(np.int64))
         sides = [probabilities(tests[space]) for tests in tested]
-        found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics)
+        # A run of an earlier version does not know which of the same samples belong together.
+        groups = next((g for tests in tested if (g := tests[space].together) is not None), None)
+        found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics, groups)
         samples[space] = len(labels)
     return Comparison(first_name, second_name, wanted, samples, found, noun)
 
@@ -146,7 +148,7 @@ def _differing(one: Evaluation, other: Evaluation) -> list[str]:
 def probabilities(test: Predicted) -> Tensor:
     """[N, J] in float32, with the most probable class that the model gave at full precision.
 
-    An evaluation keeps probabilities as float16, which may make ties; the predicted class is then raised
+    Earlier versions kept probabilities as float16, which may make ties; the predicted class is then raised
     above the others by the smallest step that float32 knows.
     """
     found = torch.from_numpy(test.probabilities.astype(np.float32))

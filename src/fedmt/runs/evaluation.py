@@ -2,9 +2,9 @@
 data.
 
 A finished run leaves it as `evaluation.npz` in its folder, so that a report can be made where the data is
-not. It holds no samples, only test labels, the site of each test sample where the data names it,
-probabilities (float16), class names, the centers' sizes and label spaces, each known correspondence and each
-estimate, and the metrics with their intervals.
+not. It holds no samples, only test labels, the site of each test sample where the data names it, which test
+samples belong to one group, probabilities (float32), class names, the centers' sizes and label spaces, each
+known correspondence and each estimate, and the metrics with their intervals.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import Correspondence, LabelSpace
+from fedmt.data.groups import together
 from fedmt.data.member import Member
 from fedmt.engines.local import LocalEngine
 from fedmt.engines.state import State
@@ -45,9 +46,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions in one label space. predicted: at full precision, since float16 may make ties.
+    """Predictions in one label space.
 
+    probabilities: float32 [N, J]; float16 in files of earlier versions, where many scores of a confident
+        model are equal. predicted: at full precision in these too.
     places: the sites and test sets that the samples are from, where there are several. None in earlier files.
+    groups: which samples belong together, [N] from 0 on, without the names of the groups. None if no two do.
     """
 
     space: str
@@ -55,6 +59,12 @@ class Predicted:
     predicted: Numbers
     probabilities: Numbers
     places: Sequence[Place] = ()
+    groups: Numbers | None = None
+
+    @property
+    def together(self) -> torch.Tensor | None:
+        """The groups as int64."""
+        return None if self.groups is None else torch.from_numpy(self.groups.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +105,9 @@ class Evaluation:
         for number, test in enumerate(self.tests):
             arrays[f"labels/{number}"] = test.labels.astype(np.uint16)
             arrays[f"predicted/{number}"] = test.predicted.astype(np.uint16)
-            arrays[f"probabilities/{number}"] = test.probabilities.astype(np.float16)
+            arrays[f"probabilities/{number}"] = test.probabilities.astype(np.float32)
+            if test.groups is not None:
+                arrays[f"groups/{number}"] = test.groups.astype(np.uint32)
             for i, place in enumerate(test.places):
                 arrays[f"place/{number}/{i}"] = place.positions.astype(np.uint32)
         facts = {
@@ -141,6 +153,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
                     file[f"predicted/{i}"],
                     file[f"probabilities/{i}"],
                     [Place(kind, name, file[f"place/{i}/{j}"]) for j, (kind, name) in enumerate(named[i])],
+                    file.get(f"groups/{i}"),
                 )
                 for i, space in enumerate(facts["tests"])
             ]
@@ -168,8 +181,8 @@ def evaluate(engine: LocalEngine, state: State) -> Evaluation:
     for part in pooled(tested):
         scores = part.probabilities.float().cpu().numpy()
         labels = part.labels.cpu().numpy()
-        half = scores.astype(np.float16)
-        tests.append(Predicted(part.space, labels, scores.argmax(1), half, places_of(part)))
+        groups = None if part.groups is None else part.groups.numpy()
+        tests.append(Predicted(part.space, labels, scores.argmax(1), scores, places_of(part), groups))
     roster = federation.roster
     kept = {m.name: state.kept.get(m.name, {}).get("correspondence") for m in roster.members}
     estimates = {name: m.float().cpu().numpy() for name, m in kept.items() if m is not None}
@@ -206,7 +219,7 @@ def measured(tested: Sequence[Tested]) -> dict[str, Any]:
     for part in pooled(tested):
         results: dict[str, Mapping[str, Any]] = {
             "metrics": with_intervals(part.answers),
-            "by_class": by_class(part.probabilities.float(), part.labels),
+            "by_class": by_class(part.probabilities.float(), part.labels, part.groups),
         }
         if part.mean_matrix is not None:
             results["mean_matrix"] = with_intervals(part.mean_matrix)
@@ -226,11 +239,12 @@ def by_place(part: Pooled) -> list[dict[str, Any]]:
     Each is `{"kind": "test set" or "site", "name", "space", "samples", "metrics": {metric: {"value", "low",
     "high"}}}`.
     """
-    each, labels = part.answers
+    each, labels, groups = part.answers
     found = []
     for kind, name, positions in places_of(part):
         at = torch.from_numpy(positions).to(labels.device)
-        metrics = with_intervals(Answers([answer[at] for answer in each], labels[at]))
+        own = None if groups is None else together([(len(at), groups[at.cpu()])])
+        metrics = with_intervals(Answers([answer[at] for answer in each], labels[at], own))
         found.append(
             {"kind": kind, "name": name, "space": part.space, "samples": len(at), "metrics": metrics}
         )

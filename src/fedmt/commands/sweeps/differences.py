@@ -12,6 +12,7 @@ from fedmt.commands.sweeps.figures import spelled_out
 from fedmt.commands.sweeps.results import Results
 from fedmt.metrics import METRICS
 from fedmt.metrics.comparing import Difference, differences, mean_difference
+from fedmt.metrics.evidence import Compared
 from fedmt.runs.comparison import probabilities
 from fedmt.runs.evaluation import Evaluation, Predicted, read_evaluation
 from fedmt.runs.folder import RunFolder
@@ -57,11 +58,12 @@ def paired_difference(cell: Cell, base: Cell, metric: str, folder: Path) -> Diff
         # The test samples seem not to depend on the seed, so each is resampled together with everything
         # predicted for it.
         sides = [[probabilities(test) for test in side] for side in zip(*pairs, strict=True)]
-        return differences(sides[0], sides[1], _labels(pairs[0][0]), [name]).get(name)
+        groups = pairs[0][0].together
+        return differences(sides[0], sides[1], _labels(pairs[0][0]), [name], groups).get(name)
     # A run does not keep which samples it was tested on, so the seeds' samples count as different ones
     # (docs/reference/metrics.md).
     tests = [
-        ([probabilities(one)], [probabilities(other)], _labels(one))
+        Compared([probabilities(one)], [probabilities(other)], _labels(one), one.together)
         for one, other in pairs
         if np.array_equal(one.labels, other.labels)
     ]

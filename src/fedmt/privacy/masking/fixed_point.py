@@ -151,7 +151,10 @@ class Layout:
         # A power of two times a float is exact. With another weight, there is one rounding, which is the same
         # everywhere.
         scaled = np.multiply(values.reshape(-1), self._real.type(scale), dtype=self._real)
-        limit = np.nextafter(self._real.type(2.0**self.precision), self._real.type(0))
+        # With few bits, the largest float below 2^precision would be rounded up to it, and the sum of as many
+        # as there is room for would be 2^31 (or 2^63), which is negative.
+        below = float(np.nextafter(self._real.type(2.0**self.precision), self._real.type(0)))
+        limit = self._real.type(min(below, 2.0**self.precision - 1))
         largest = max(abs(float(scaled.max())), abs(float(scaled.min()))) if scaled.size else 0.0
         if not np.isfinite(largest):
             raise FedmtError(f"'{name}' contains NaN or Inf, which cannot be summed.")
