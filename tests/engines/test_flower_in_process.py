@@ -37,6 +37,7 @@ from fedmt.engines.site import Outcome, Site
 from fedmt.estimators.expectation_maximisation import expectation_maximisation
 from fedmt.inputs.tables import Schema, Statistics
 from fedmt.inputs.tabular import read_frame
+from fedmt.methods import METHODS, FedMT
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run, run_engine
 
@@ -967,6 +968,49 @@ def test_another_version_or_network(make, tmp_path, monkeypatch) -> None:
     ):
         answer = stopped(InProcessGrid(files, lying(**said)), path, tmp_path / f"stopped-{number}")
         assert answer.startswith("Center 'center-2': ") and reason in answer
+
+
+def of_another_version(monkeypatch: pytest.MonkeyPatch, center: str, since: int) -> Handle:
+    """A center that runs another version of fedmt from this round on."""
+
+    def handle(message: Message, context: Context) -> Message:
+        facts = wire.facts_of(message.content)
+        theirs = center in context.node_config["center"] and facts["round"] >= since
+        with monkeypatch.context() as patch:
+            if theirs:
+                patch.setattr(fedmt, "__version__", "9.9")
+            return center_app.app(message, context)
+
+    return handle
+
+
+def test_a_center_of_another_version_says_so_first(make, tmp_path, monkeypatch) -> None:
+    """Also if the plan names something that its version does not have, which `allow` could not help."""
+    monkeypatch.setitem(METHODS, "fednew", FedMT)
+    path, files = make(method='name = "fednew"\nxi = 0.3')
+
+    def handle(message: Message, context: Context) -> Message:
+        with monkeypatch.context() as patch:
+            patch.delitem(METHODS, "fednew")
+            return of_another_version(patch, "center-2", 0)(message, context)
+
+    said = stopped(InProcessGrid({102: files[102]}, handle), path, tmp_path / "out")
+    assert said.startswith(
+        f"Center 'center-2': it runs fedmt 9.9, but the coordinator runs {fedmt.__version__}."
+    )
+
+
+def test_an_update_of_fedmt_in_mid_run_is_named(make, tmp_path, monkeypatch) -> None:
+    """The center would otherwise read the plan as its own version's, or fail without a reason."""
+    path, files = make()
+    grid = InProcessGrid(files, of_another_version(monkeypatch, "center-2", 2))
+    coordinate(grid, load_config(path), tmp_path / "out")
+    records = [record["centers"] for record in RunFolder(tmp_path / "out").metrics()]
+    assert "left_out" not in records[1]["center-2"]
+    for record in records[2:]:
+        assert record["center-2"] == {
+            "left_out": f"it runs fedmt 9.9, but the coordinator runs {fedmt.__version__}"
+        }
 
 
 def test_all_centers_that_do_not_fit_are_named_at_once(make, tmp_path) -> None:
