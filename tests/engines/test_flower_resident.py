@@ -232,7 +232,7 @@ def test_the_relay_imports_nothing_but_pythons_own() -> None:
     ],
 )
 def test_a_node_tells_its_programs_of_its_own_center(tmp_path, monkeypatch, config, center) -> None:
-    monkeypatch.setattr(os, "execvp", lambda *_: None)
+    monkeypatch.setattr(os, "execv", lambda *_: None)
     monkeypatch.setattr(node, "check_center", lambda _: None)
     monkeypatch.setenv("PATH", os.environ["PATH"])  # to be restored
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
@@ -244,7 +244,7 @@ def test_a_node_tells_its_programs_of_its_own_center(tmp_path, monkeypatch, conf
 
 
 def test_a_node_finds_flower_without_an_activated_environment(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(os, "execvp", lambda *_: None)
+    monkeypatch.setattr(os, "execv", lambda *_: None)
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     node.main(["--superlink", "127.0.0.1:1", "--insecure"])
@@ -266,7 +266,7 @@ def test_a_node_does_not_start_with_a_mistake_in_its_centers_file(
     tmp_path, monkeypatch, capsys, text, said
 ) -> None:
     """Its owner would otherwise learn about it when a coordinator starts a run."""
-    monkeypatch.setattr(os, "execvp", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was started"))
     file = tmp_path / "center.toml"
     if text is not None:
         file.write_text(text)

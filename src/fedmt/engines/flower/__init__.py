@@ -21,6 +21,7 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     trail.py        what is exchanged, in the audit log of each side
     keys.py         fingerprints and signatures; a throwaway authority and keys, for trials
     node.py         starts a SuperNode that runs only fedmt, unless center.toml or the clock is wrong
+    supernode.py    Flower's SuperNode in a process that ends with its connection
     clientapp.py    the program that it starts for each message, a relay to a process that stays
     resident.py     that process
     conversation.py what is said about a message between a SuperNode and a center's process

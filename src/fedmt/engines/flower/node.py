@@ -2,10 +2,10 @@
 
     python -m fedmt.engines.flower.node --superlink coordinator.example.org:8443 --root-certificates ca.crt …
 
-All options are those of `flower-supernode`, which takes this process's place. A node signs the time with each
-of its requests, and the SuperLink rejects it if its clock is off. The node then ends with "terminated
-gracefully" and no reason. So this program first asks the coordinator for the time, as any browser could. It
-also reads the center's file, because a node would not open it before the first message.
+All options are those of `flower-supernode`, which takes this process's place (`supernode`). A node signs the
+time with each of its requests, and the SuperLink rejects it if its clock is off. The node then ends with
+"terminated gracefully" and no reason. So this program first asks the coordinator for the time, as any browser
+could. It also reads the center's file, because a node would not open it before the first message.
 
 A SuperNode starts a program for every task that the coordinator gives it: `flwr-clientapp`, or others for
 agents, models and connectors. All of them run what the coordinator sends. Programs of the same names, put
@@ -58,7 +58,7 @@ def skew(
     if insecure:
         connection = http.client.HTTPConnection(host, int(port), timeout=patience)
     else:
-        trusted = ssl.create_default_context(cafile=None if certificates is None else str(certificates))
+        trusted = _trusting(certificates)
         if not verified:
             trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(host, int(port), timeout=patience, context=trusted)
@@ -73,6 +73,16 @@ def skew(
         raise ValueError("there is no Date in the answer")
     date = parsedate_to_datetime(said).timestamp()
     return asked - (date + 2), answered - date  # a Date has whole seconds, and may be one old
+
+
+def _trusting(certificates: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=None if certificates is None else str(certificates))
+    except ssl.SSLError:
+        raise FedmtError(
+            f"{certificates}: this file has no certificate in PEM format. --root-certificates takes the "
+            "certificate of the authority that signed the coordinator's (ca.crt)."
+        ) from None
 
 
 def check_clock(address: str, certificates: Path | None, insecure: bool = False) -> None:
@@ -129,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.pop(CENTER, None)
     if center is not None:
         os.environ[CENTER] = center
-    os.execvp("flower-supernode", ["flower-supernode", *given])
+    os.execv(sys.executable, [sys.executable, "-m", "fedmt.engines.flower.supernode", *given])
 
 
 def write_programs(folder: Path) -> Path:
