@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+import traceback
 import uuid
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -1316,6 +1318,25 @@ def test_mistakes_in_a_center_file(tmp_path, old, new, said) -> None:
     with pytest.raises(FedmtError) as error:
         CenterSettings.read(path)
     assert said in str(error.value) and str(path) in str(error.value)
+
+
+def test_a_state_folder_belongs_to_one_center(make, tmp_path) -> None:
+    """As when center.toml was copied for a second center. Each would read the other's memory."""
+    path, files = make()
+    files[102].write_text(files[102].read_text().replace("state-2", "state-1"))
+    said = stopped(InProcessGrid(files), path, tmp_path / "out")
+    assert said.startswith("Center 'center-2': its state folder is another center's too")
+
+
+@pytest.mark.parametrize("key", ["federation", "out"])
+def test_the_paths_of_a_run_are_absolute(tmp_path, monkeypatch, key) -> None:
+    """They are read on the coordinator's machine, in whatever folder the SuperLink was started."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+    given = {"federation": str(tmp_path / "federation.toml"), "out": str(tmp_path / "out"), key: "here"}
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=given)
+    with pytest.raises(FedmtError, match=rf"--run-config: {key} = 'here' is not an absolute path") as error:
+        server.app(InProcessGrid({}), context)
+    assert "File " not in "".join(traceback.format_exception(error.value))  # Flower prints it
 
 
 def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:
