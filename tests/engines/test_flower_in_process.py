@@ -3,11 +3,13 @@
 import json
 import shutil
 import sys
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,13 @@ import torch
 pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
 from PIL import Image
 
 import fedmt
@@ -33,6 +40,7 @@ from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import server, wire
 from fedmt.engines.flower.memory import Memory
+from fedmt.engines.flower.roll import Roll
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.site import Outcome, Site
@@ -1298,6 +1306,38 @@ def test_a_node_that_never_answers_its_check_is_waited_for_once(quick, monkeypat
 
 
 # -- a center's own file ------------------------------------------------------------------------------
+
+
+class Announcing:
+    """A SuperLink that has the announcement of an answer, and never the rest of it."""
+
+    def __init__(self, reply: Message) -> None:
+        self.reply = reply
+
+    def PullMessages(self, _: object) -> PullAppMessagesResponse:
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(self.reply)], message_object_trees=[get_object_tree(self.reply)]
+        )
+
+    def PullObject(self, _: object) -> PullObjectResponse:
+        return PullObjectResponse(object_found=True, object_available=False)
+
+
+def test_an_upload_that_breaks_off_is_not_waited_for_longer_than_any_other(monkeypatch) -> None:
+    """Flower would wait for the rest for minutes, and all other centers with it."""
+    for field in ("run_id", "task_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{field}", 1)
+    message = Message(wire.message({"run": "r", "round": 1}), 7, "train")
+    message.metadata.__dict__["_message_id"] = "sent"
+    grid = HttpGrid(token="none")
+    monkeypatch.setattr(grid, "_run", SimpleNamespace(run_id=1))
+    monkeypatch.setattr(grid, "_client", Announcing(Message(wire.message({}), reply_to=message)))
+    roll = Roll(grid, ["center-1"], "r", lambda *_: "")
+    roll.nodes["center-1"] = 7
+    before = time.monotonic()
+    answer = roll._wait("center-1", "sent", 1, before + 0.5, 0.5)
+    assert "objects are unavailable" in answer.problem
+    assert time.monotonic() - before < 5
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     summed.py       the same engine with secure aggregation, where it learns only sums
     masked.py       a center's side of it
     roll.py         which node is which center; asking them, and waiting
+    arriving.py     how long to wait for the rest of an answer
     identity.py     who a node is, by its key, and whether an answer is its own
     checking.py     whether a center is what the config says
     answers.py      what a center's answer contains, checked before it counts
