@@ -2,10 +2,14 @@
 
 import json
 import shutil
+import sys
+import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,13 @@ import torch
 pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
 from PIL import Image
 
 import fedmt
@@ -31,12 +40,14 @@ from fedmt.engines.flower import center as center_app
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import server, wire
 from fedmt.engines.flower.memory import Memory
+from fedmt.engines.flower.roll import Roll
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.site import Outcome, Site
 from fedmt.estimators.expectation_maximisation import expectation_maximisation
 from fedmt.inputs.tables import Schema, Statistics
 from fedmt.inputs.tabular import read_frame
+from fedmt.methods import METHODS, FedMT
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run, run_engine
 
@@ -969,6 +980,49 @@ def test_another_version_or_network(make, tmp_path, monkeypatch) -> None:
         assert answer.startswith("Center 'center-2': ") and reason in answer
 
 
+def of_another_version(monkeypatch: pytest.MonkeyPatch, center: str, since: int) -> Handle:
+    """A center that runs another version of fedmt from this round on."""
+
+    def handle(message: Message, context: Context) -> Message:
+        facts = wire.facts_of(message.content)
+        theirs = center in context.node_config["center"] and facts["round"] >= since
+        with monkeypatch.context() as patch:
+            if theirs:
+                patch.setattr(fedmt, "__version__", "9.9")
+            return center_app.app(message, context)
+
+    return handle
+
+
+def test_a_center_of_another_version_says_so_first(make, tmp_path, monkeypatch) -> None:
+    """Also if the plan names something that its version does not have, which `allow` could not help."""
+    monkeypatch.setitem(METHODS, "fednew", FedMT)
+    path, files = make(method='name = "fednew"\nxi = 0.3')
+
+    def handle(message: Message, context: Context) -> Message:
+        with monkeypatch.context() as patch:
+            patch.delitem(METHODS, "fednew")
+            return of_another_version(patch, "center-2", 0)(message, context)
+
+    said = stopped(InProcessGrid({102: files[102]}, handle), path, tmp_path / "out")
+    assert said.startswith(
+        f"Center 'center-2': it runs fedmt 9.9, but the coordinator runs {fedmt.__version__}."
+    )
+
+
+def test_an_update_of_fedmt_in_mid_run_is_named(make, tmp_path, monkeypatch) -> None:
+    """The center would otherwise read the plan as its own version's, or fail without a reason."""
+    path, files = make()
+    grid = InProcessGrid(files, of_another_version(monkeypatch, "center-2", 2))
+    coordinate(grid, load_config(path), tmp_path / "out")
+    records = [record["centers"] for record in RunFolder(tmp_path / "out").metrics()]
+    assert "left_out" not in records[1]["center-2"]
+    for record in records[2:]:
+        assert record["center-2"] == {
+            "left_out": f"it runs fedmt 9.9, but the coordinator runs {fedmt.__version__}"
+        }
+
+
 def test_all_centers_that_do_not_fit_are_named_at_once(make, tmp_path) -> None:
     path, files = make()
     for number in (1, 2):
@@ -1254,6 +1308,38 @@ def test_a_node_that_never_answers_its_check_is_waited_for_once(quick, monkeypat
 # -- a center's own file ------------------------------------------------------------------------------
 
 
+class Announcing:
+    """A SuperLink that has the announcement of an answer, and never the rest of it."""
+
+    def __init__(self, reply: Message) -> None:
+        self.reply = reply
+
+    def PullMessages(self, _: object) -> PullAppMessagesResponse:
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(self.reply)], message_object_trees=[get_object_tree(self.reply)]
+        )
+
+    def PullObject(self, _: object) -> PullObjectResponse:
+        return PullObjectResponse(object_found=True, object_available=False)
+
+
+def test_an_upload_that_breaks_off_is_not_waited_for_longer_than_any_other(monkeypatch) -> None:
+    """Flower would wait for the rest for minutes, and all other centers with it."""
+    for field in ("run_id", "task_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{field}", 1)
+    message = Message(wire.message({"run": "r", "round": 1}), 7, "train")
+    message.metadata.__dict__["_message_id"] = "sent"
+    grid = HttpGrid(token="none")
+    monkeypatch.setattr(grid, "_run", SimpleNamespace(run_id=1))
+    monkeypatch.setattr(grid, "_client", Announcing(Message(wire.message({}), reply_to=message)))
+    roll = Roll(grid, ["center-1"], "r", lambda *_: "")
+    roll.nodes["center-1"] = 7
+    before = time.monotonic()
+    answer = roll._wait("center-1", "sent", 1, before + 0.5, 0.5)
+    assert "objects are unavailable" in answer.problem
+    assert time.monotonic() - before < 5
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -1272,6 +1358,25 @@ def test_mistakes_in_a_center_file(tmp_path, old, new, said) -> None:
     with pytest.raises(FedmtError) as error:
         CenterSettings.read(path)
     assert said in str(error.value) and str(path) in str(error.value)
+
+
+def test_a_state_folder_belongs_to_one_center(make, tmp_path) -> None:
+    """As when center.toml was copied for a second center. Each would read the other's memory."""
+    path, files = make()
+    files[102].write_text(files[102].read_text().replace("state-2", "state-1"))
+    said = stopped(InProcessGrid(files), path, tmp_path / "out")
+    assert said.startswith("Center 'center-2': its state folder is another center's too")
+
+
+@pytest.mark.parametrize("key", ["federation", "out"])
+def test_the_paths_of_a_run_are_absolute(tmp_path, monkeypatch, key) -> None:
+    """They are read on the coordinator's machine, in whatever folder the SuperLink was started."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+    given = {"federation": str(tmp_path / "federation.toml"), "out": str(tmp_path / "out"), key: "here"}
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=given)
+    with pytest.raises(FedmtError, match=rf"--run-config: {key} = 'here' is not an absolute path") as error:
+        server.app(InProcessGrid({}), context)
+    assert "File " not in "".join(traceback.format_exception(error.value))  # Flower prints it
 
 
 def test_memory_is_of_one_center_run_and_round(tmp_path) -> None:

@@ -1,8 +1,10 @@
 """Secure aggregation between machines, in process: the local engine's weights, and no update leaves."""
 
 import json
+import resource
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.summing import SummedUpdates, arrays
 from fedmt.privacy.masking.fixed_point import Layout
+from fedmt.runs.files import writing
 from fedmt.runs.folder import RunFolder
 from fedmt.training.run import run
 
@@ -443,3 +446,26 @@ def test_the_key_of_a_run_is_its_owners_alone(make, tmp_path) -> None:
     (key,) = (tmp_path / "state-center-1").glob("*/masking.key")
     assert key.stat().st_mode & 0o077 == 0
     assert masked_module.X25519PrivateKey.from_private_bytes(key.read_bytes())
+
+
+def test_a_key_that_could_not_be_written_is_made_again(make, tmp_path, monkeypatch) -> None:
+    """A disk that was full once must not leave a key that nobody can read."""
+    path, grid = make(training='batch_norm = "static-reference"', rounds=1)
+    limits = [0]
+
+    @contextmanager
+    def on_a_full_disk(file: Path) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with writing(file):
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limits.pop() if limits else before[0], before[1]))
+                yield
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr(masked_module, "writing", on_a_full_disk)
+    with pytest.raises(FedmtError, match=r"'center-1': its data or its center\.toml has"):
+        coordinate(grid, load_config(path), tmp_path / "flower")
+    assert list(tmp_path.glob("state-center-1/*/masking.key*")) == []
+    coordinate(grid, load_config(path), tmp_path / "flower")
+    assert RunFolder(tmp_path / "flower").summary() is not None

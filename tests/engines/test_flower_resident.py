@@ -232,7 +232,8 @@ def test_the_relay_imports_nothing_but_pythons_own() -> None:
     ],
 )
 def test_a_node_tells_its_programs_of_its_own_center(tmp_path, monkeypatch, config, center) -> None:
-    monkeypatch.setattr(os, "execvp", lambda *_: None)
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.setattr(node, "check_center", lambda _: None)
     monkeypatch.setenv("PATH", os.environ["PATH"])  # to be restored
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     monkeypatch.setenv(clientapp.CENTER, "of another node")
@@ -240,3 +241,35 @@ def test_a_node_tells_its_programs_of_its_own_center(tmp_path, monkeypatch, conf
     assert os.environ.get(clientapp.CENTER) == center
     program = (tmp_path / "fedmt-programs" / node.OWN).read_text()
     assert f"-IS {clientapp.__file__}" in program
+
+
+def test_a_node_finds_flower_without_an_activated_environment(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    node.main(["--superlink", "127.0.0.1:1", "--insecure"])
+    assert os.environ["PATH"].split(os.pathsep)[1:] == [str(Path(sys.executable).parent), "/usr/bin"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "center.toml: there is no such file. Correct the path in --node-config"),
+        ('name = "Berlin"\nstate = "state"\nspce = "a"\n', "center.toml, line 3: unknown key 'spce'"),
+        (
+            'name = "Berlin"\nstate = "state"\nkey = "none"\nfederation = "none.toml"\n',
+            "none: the private key cannot be read",
+        ),
+    ],
+)
+def test_a_node_does_not_start_with_a_mistake_in_its_centers_file(
+    tmp_path, monkeypatch, capsys, text, said
+) -> None:
+    """Its owner would otherwise learn about it when a coordinator starts a run."""
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was started"))
+    file = tmp_path / "center.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit) as end:
+        node.main(["--superlink", "127.0.0.1:1", "--insecure", "--node-config", f'center="{file}"'])
+    assert end.value.code == 2 and said in capsys.readouterr().err

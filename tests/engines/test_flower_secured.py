@@ -5,11 +5,14 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,10 +166,11 @@ def test_nothing_but_the_fleet_is_reached_while_a_federation_trains(hospitals: D
 def running(tmp_path_factory) -> Iterator[Deployment]:
     """A SuperLink with TLS and node authentication."""
     folder = tmp_path_factory.mktemp("secured")
-    make_keys(folder / "keys", ["127.0.0.1"], ["known", "unknown"])
+    make_keys(folder / "keys", ["127.0.0.1"], ["known", "unknown", "dropped"])
     with Deployment(folder, folder / "keys") as running:
         running.start_superlink()
         running.register("known")
+        running.register("dropped")
         yield running
 
 
@@ -248,6 +252,12 @@ def check(message, context):
 '''
 
 
+def test_a_file_without_a_certificate_is_named(tmp_path) -> None:
+    with pytest.raises(FedmtError, match=r"server\.key: this file has no certificate in PEM format"):
+        make_keys(tmp_path, [], [])
+        node.check_clock("127.0.0.1:1", tmp_path / "server.key")
+
+
 def test_code_that_the_coordinator_sends_does_not_run(running, nodes) -> None:
     """Flower would run it, because the app that a coordinator sends names its own ClientApp."""
     folder = running.folder
@@ -278,7 +288,7 @@ def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, s
     started: list[list[str]] = []
     monkeypatch.setenv("FLWR_HOME", str(running.folder / "home"))
     monkeypatch.setenv("PATH", os.environ["PATH"])  # to be restored
-    monkeypatch.setattr(node.os, "execvp", lambda program, words: started.append(words))
+    monkeypatch.setattr(node.os, "execv", lambda program, words: started.append(words))
     if said:
         with pytest.raises(FedmtError, match=rf"clock is about \d+ s {said} the coordinator's"):
             node.check_clock(f"127.0.0.1:{running.port}", running.keys / "ca.crt")
@@ -287,7 +297,7 @@ def test_a_wrong_clock_is_named_before_flower_refuses_it(running, monkeypatch, s
         assert started == []
     else:
         node.main(words)
-        assert started == [["flower-supernode", *words]]
+        assert started == [[sys.executable, "-m", "fedmt.engines.flower.supernode", *words]]
 
 
 @needs_faketime
@@ -305,6 +315,55 @@ def test_a_node_on_a_machine_with_a_wrong_clock_says_so(running, monkeypatch, sh
     found = re.search(rf"clock is about (\d+) {words} the coordinator's", printed)
     assert found and abs(int(found[1]) - int(number)) <= 3, printed
     assert started.process.wait(30) == 2 and "terminated gracefully" not in printed
+
+
+class Line:
+    """A network between a node and the SuperLink. It breaks in the way of a proxy that is reconfigured: it no
+    longer speaks TLS."""
+
+    def __init__(self, port: int) -> None:
+        self.broken = False
+        self._to = port
+        self._open: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self.broken = True
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            if self.broken:
+                near.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self._to))
+            self._open += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+
+
+def test_a_node_that_gives_up_its_connection_ends(running) -> None:
+    """Flower's own process would stay, so no supervisor would start the node again. This is the last test of
+    `running`, because the SuperLink takes this node for one that is online for a while."""
+    line = Line(running.port)
+    center = running.folder / "dropped.toml"
+    center.write_text('name = "dropped"\nstate = "state"\nfederation = "none.toml"\n')
+    started = running.start_supernode("dropped", center, port=line.port)
+    assert "SuperNode ID" in output(started, "SuperNode ID")
+    line.cut()
+    assert started.process.wait(60) == 1
+    assert "so that a supervisor starts it again" in started.output()
 
 
 def test_the_tolerances_are_flowers() -> None:

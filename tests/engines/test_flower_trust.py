@@ -29,6 +29,7 @@ from fedmt.config import load_config
 from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
 from fedmt.engines.flower import center as center_app
+from fedmt.engines.flower import keys as keys_module
 from fedmt.engines.flower import roll as roll_module
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.coordinator import FlowerEngine
@@ -259,6 +260,30 @@ def test_fingerprints_are_those_of_ssh() -> None:
     )
     key = serialization.load_ssh_public_key(line)
     assert fingerprint(key) == "SHA256:wK2sqqadKN/LZvW0wyZLLwJu+8H+OTekVx54h8pbhTo"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["keys", "--host", "example.org:8443"], "--host 'example.org:8443': expected a name in ASCII"),
+        (["keys", "--host", "bücher.example"], "--host 'bücher.example': expected a name in ASCII"),
+        (["keys", "--center", "Berlin/Mitte"], "'Berlin/Mitte' cannot be used as a file name"),
+        (["keys", "--center", "server.key"], "'server.key' cannot be used as a file name"),
+        (["keys", "--center", "Lyon", "--center", "Lyon.pub"], "'Lyon.pub' cannot be used as a file name"),
+        (["file"], "file: it cannot be written, because"),
+        (["made"], "made has keys already"),
+    ],
+)
+def test_mistakes_when_keys_are_made(tmp_path, monkeypatch, capsys, words, said) -> None:
+    """Nothing is overwritten, and nothing is made before everything is checked."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    make_keys(Path("made"), [], ["Berlin"])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit) as end:
+        keys_module.main(words)
+    assert end.value.code == 2 and said in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_federation_with_keys(federation) -> None:

@@ -16,12 +16,14 @@ runs a SuperNode and in it `center:app`. Transport, TLS and authentication are F
     summed.py       the same engine with secure aggregation, where it learns only sums
     masked.py       a center's side of it
     roll.py         which node is which center; asking them, and waiting
+    arriving.py     how long to wait for the rest of an answer
     identity.py     who a node is, by its key, and whether an answer is its own
     checking.py     whether a center is what the config says
     answers.py      what a center's answer contains, checked before it counts
     trail.py        what is exchanged, in the audit log of each side
     keys.py         fingerprints and signatures; a throwaway authority and keys, for trials
-    node.py         starts a SuperNode that runs only fedmt, unless this machine's clock is wrong
+    node.py         starts a SuperNode that runs only fedmt, unless center.toml or the clock is wrong
+    supernode.py    Flower's SuperNode in a process that ends with its connection
     clientapp.py    the program that it starts for each message, a relay to a process that stays
     resident.py     that process
     conversation.py what is said about a message between a SuperNode and a center's process

@@ -128,25 +128,24 @@ def _check(task: Task) -> Message:
         plan = task.plan
         space = task.settings.space()
         facts["space"] = None if space is None else [space.name, list(space)]
-        if plan.version == fedmt.__version__:
-            facts["model"] = shape_digest(plan.network())
-            if space is None or space in plan.spaces:
-                center, notes = task.settings.center_and_notes(plan)
-                for note in notes:
-                    log.warning("%s", note)
-                _unchanged(task, center)
-                method = _site(task, plan).method
-                method.check_private_center(center)
-                for note in privacy_notes(method, [center]):
-                    log.info("%s", note)
-                facts["shape"] = list(center.input.shape)
-                training = plan.config.training
-                if masking := _masking(task):
-                    facts["masking"] = masking.announcement(task.facts["masking"], _size(file, center))
-                elif training.weights == "samples" or training.batch_norm == "static":
-                    facts["samples"] = _size(file, center)  # from here on, this is its weight in a mean
-                if plan.frozen is not None:
-                    task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
+        facts["model"] = shape_digest(plan.network())
+        if space is None or space in plan.spaces:
+            center, notes = task.settings.center_and_notes(plan)
+            for note in notes:
+                log.warning("%s", note)
+            _unchanged(task, center)
+            method = _site(task, plan).method
+            method.check_private_center(center)
+            for note in privacy_notes(method, [center]):
+                log.info("%s", note)
+            facts["shape"] = list(center.input.shape)
+            training = plan.config.training
+            if masking := _masking(task):
+                facts["masking"] = masking.announcement(task.facts["masking"], _size(file, center))
+            elif training.weights == "samples" or training.batch_norm == "static":
+                facts["samples"] = _size(file, center)  # from here on, this is its weight in a mean
+            if plan.frozen is not None:
+                task.memory.keep_frozen(task.tensors("frozen"), plan.frozen.digest)
     except (Unable, NotAllowed):
         raise
     except NotPrivate as error:

@@ -52,7 +52,7 @@ def other_labels(own: Sequence[Any] | None, expected: LabelSpace | None) -> str:
 def well_formed(facts: Mapping[str, Any]) -> bool:
     """Whether the compared parts have the types that fedmt writes.
 
-    A center does not continue to its model and its data if its version or its space differs.
+    A center does not continue to its data if its space differs.
     """
     version, model, shape, space = (facts.get(key) for key in ("version", "model", "shape", "space"))
     sized = isinstance(shape, list) and all(isinstance(size, int) for size in shape)

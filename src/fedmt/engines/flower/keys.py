@@ -25,6 +25,7 @@ import ipaddress
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedmt.core.errors import FedmtError
+from fedmt.runs.files import writing
 
 DAYS = 30
 
@@ -105,7 +107,17 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
     """hosts: names or addresses by which the centers reach the SuperLink. Returns the fingerprints."""
     # Its own processes reach the SuperLink on loopback.
     hosts = list(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
-    out.mkdir(parents=True, exist_ok=True)
+    known = [_host(host) for host in hosts]
+    taken = {"ca.crt", "server.pem", "server.key"}
+    for center in dict.fromkeys(centers):
+        files = {center, f"{center}.pub"}
+        if not re.fullmatch(r"[\w .-]+", center) or center.startswith(".") or files & taken:
+            raise FedmtError(
+                f"'{center}' cannot be used as a file name. Give the center another name for its key."
+            )
+        taken |= files
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmt throwaway authority")])
     ca = (
@@ -121,7 +133,7 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(known), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
         )
@@ -134,10 +146,6 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
     # The authority's own key is not written, because it has signed everything it was made for.
     made: dict[str, str] = {}
     for center in centers:
-        if not re.fullmatch(r"[\w .-]+", center) or center.startswith("."):
-            raise SystemExit(
-                f"'{center}' cannot be used as a file name. Give the center another name for its key."
-            )
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(out / center, key, serialization.PrivateFormat.OpenSSH)
         public = key.public_key().public_bytes(
@@ -179,22 +187,29 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", host):
+            raise FedmtError(
+                f"--host '{host}': expected a name in ASCII or an address, without a port, such as "
+                "coordinator.example.org."
+            ) from None
         return x509.DNSName(host)
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+    with writing(path):
+        path.write_bytes(data)
 
 
 def _write_private(path: Path, key: Key, form: serialization.PrivateFormat) -> None:
     data = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    with writing(path):
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="Creates a throwaway authority and keys, to try out a deployment."
     )
@@ -203,11 +218,20 @@ def main() -> None:
         "--host", action="append", default=[], help="name or address of the SuperLink; may be repeated"
     )
     parser.add_argument("--center", action="append", default=[], help="a center's name; may be repeated")
-    given = parser.parse_args()
-    made = make_keys(given.out, given.host, given.center)
+    given = parser.parse_args(arguments)
+    try:
+        if (given.out / "server.key").exists():
+            raise FedmtError(
+                f"{given.out} has keys already, and others would not fit those that you have passed on. Name "
+                "another folder, or delete this one."
+            )
+        made = make_keys(given.out, given.host, given.center)
+    except FedmtError as error:
+        print(f"fedmt: {error}", file=sys.stderr)
+        sys.exit(2)
     print(f"Wrote the keys to {given.out}. They are valid for {DAYS} days.")
     for center, key in made.items():
-        print(f'[[centers]] name = "{center}"  key = "{key}"')
+        print(f'\n[[centers]]\nname = "{center}"\nkey = "{key}"')
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from fedmt.privacy.masking.center import Ledger, MaskingCenter
 from fedmt.privacy.masking.fixed_point import Arrays, Layout
 from fedmt.privacy.masking.statements import MaskRequest
 from fedmt.privacy.masking.terms import least_threshold
-from fedmt.runs.files import write_atomically, writing
+from fedmt.runs.files import flush, write_atomically, writing
 
 log = logging.getLogger("flwr")
 
@@ -98,9 +98,18 @@ class Masking:
             private = X25519PrivateKey.generate()
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Readable only by its owner, from the first byte on.
-                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(private.private_bytes_raw())
+                temporary = path.with_name(path.name + ".tmp")
+                temporary.unlink(missing_ok=True)
+                try:
+                    # Readable only by its owner, from the first byte on, and under its name when it is whole.
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                    with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+                        file.write(private.private_bytes_raw())
+                        flush(file)
+                    temporary.replace(path)
+                except OSError:
+                    temporary.unlink(missing_ok=True)
+                    raise
         return X25519PrivateKey.from_private_bytes(path.read_bytes())
 
     def _ledger(self) -> Ledger:

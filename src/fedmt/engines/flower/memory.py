@@ -111,6 +111,10 @@ class Memory:
                 self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, (json.dumps(dict(digests)) + "\n").encode())
             return True
+        if not isinstance(before, dict) or before.keys() != digests.keys():
+            raise Unable(
+                "its state folder is another center's too; give each center a state folder of its own"
+            )
         return bool(before == dict(digests))
 
     def _path(self, round: int) -> Path:

@@ -1,10 +1,11 @@
-"""Starts a center's SuperNode so that it runs only fedmt, unless this machine's clock is wrong.
+"""Starts a center's SuperNode so that it runs only fedmt, unless its file or this machine's clock is wrong.
 
     python -m fedmt.engines.flower.node --superlink coordinator.example.org:8443 --root-certificates ca.crt …
 
-All options are those of `flower-supernode`, which takes this process's place. A node signs the time with each
-of its requests, and the SuperLink rejects it if its clock is off. The node then ends with "terminated
-gracefully" and no reason. So this program first asks the coordinator for the time, as any browser could.
+All options are those of `flower-supernode`, which takes this process's place (`supernode`). A node signs the
+time with each of its requests, and the SuperLink rejects it if its clock is off. The node then ends with
+"terminated gracefully" and no reason. So this program first asks the coordinator for the time, as any browser
+could. It also reads the center's file, because a node would not open it before the first message.
 
 A SuperNode starts a program for every task that the coordinator gives it: `flwr-clientapp`, or others for
 agents, models and connectors. All of them run what the coordinator sends. Programs of the same names, put
@@ -57,7 +58,7 @@ def skew(
     if insecure:
         connection = http.client.HTTPConnection(host, int(port), timeout=patience)
     else:
-        trusted = ssl.create_default_context(cafile=None if certificates is None else str(certificates))
+        trusted = _trusting(certificates)
         if not verified:
             trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(host, int(port), timeout=patience, context=trusted)
@@ -72,6 +73,16 @@ def skew(
         raise ValueError("there is no Date in the answer")
     date = parsedate_to_datetime(said).timestamp()
     return asked - (date + 2), answered - date  # a Date has whole seconds, and may be one old
+
+
+def _trusting(certificates: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=None if certificates is None else str(certificates))
+    except ssl.SSLError:
+        raise FedmtError(
+            f"{certificates}: this file has no certificate in PEM format. --root-certificates takes the "
+            "certificate of the authority that signed the coordinator's (ca.crt)."
+        ) from None
 
 
 def check_clock(address: str, certificates: Path | None, insecure: bool = False) -> None:
@@ -97,6 +108,13 @@ def check_clock(address: str, certificates: Path | None, insecure: bool = False)
     )
 
 
+def check_center(file: str) -> None:
+    """Rejects a center's file with a mistake, which would otherwise show when the first message arrives."""
+    from fedmt.engines.flower.settings import CenterSettings  # this takes seconds, so the clock comes first
+
+    CenterSettings.read(Path(file).expanduser()).private_key()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -105,17 +123,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--insecure", action="store_true")
     parser.add_argument("--node-config", default="")
     known, _ = parser.parse_known_args(given)
+    found = re.search(r"""(?:^|\s)center\s*=\s*(?:"([^"]+)"|'([^']+)')""", known.node_config)
+    center = (found[1] or found[2]) if found else None
     try:
         check_clock(known.superlink, known.root_certificates, known.insecure)
+        if center is not None:
+            check_center(center)
     except FedmtError as error:
         print(f"fedmt: {error}", file=sys.stderr)
         sys.exit(2)
     programs = write_programs(Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "fedmt-programs")
-    os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    # Flower's own programs are beside this Python, whether or not its environment is activated.
+    path = (str(programs), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+    os.environ["PATH"] = os.pathsep.join(path)
     os.environ.pop(CENTER, None)
-    if found := re.search(r"""(?:^|\s)center\s*=\s*(?:"([^"]+)"|'([^']+)')""", known.node_config):
-        os.environ[CENTER] = found[1] or found[2]
-    os.execvp("flower-supernode", ["flower-supernode", *given])
+    if center is not None:
+        os.environ[CENTER] = center
+    os.execv(sys.executable, [sys.executable, "-m", "fedmt.engines.flower.supernode", *given])
 
 
 def write_programs(folder: Path) -> Path:

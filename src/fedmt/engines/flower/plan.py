@@ -77,10 +77,7 @@ class Plan:
             spaces = tuple(LabelSpace(name, classes) for name, classes in plan["spaces"])
             input = from_json(plan["input"])
             frozen = Frozen.from_json(plan["frozen"]) if "frozen" in plan else None
-            # The config of another version may have keys that are unknown here.
-            same = plan["version"] == fedmt.__version__
-            raw = plan["config"] if same else {"method": {"name": "fedmt"}}
-            config = config_class(raw).model_validate(raw)
+            config = config_class(plan["config"]).model_validate(plan["config"])
         except NotAllowed:
             raise
         except (KeyError, TypeError, ValueError, ValidationError, FedmtError) as error:

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from fedmt.core.errors import FedmtError, listed
 from fedmt.core.escaping import escaped
 from fedmt.engines.flower import wire
+from fedmt.engines.flower.arriving import arriving_by
 from fedmt.engines.flower.identity import Identity, identified, unsigned
 from fedmt.engines.flower.trail import Trail
 
@@ -33,7 +34,8 @@ CHECK_TIMEOUT = 120.0
 """Seconds that a node that appears during a run may take for its check."""
 
 REST = 10.0
-"""Seconds to wait for the other centers once one does not fit, so that all problems are reported at once."""
+"""Seconds to wait for the other centers once one does not fit, so that all problems are reported at once, and
+for the rest of an answer to a check."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Roll:
     def _newcomers(self) -> Iterator[tuple[str, str]]:
         """The nodes whose answer to the check has arrived, and what is wrong with them."""
         for identifier, node in list(self._pending.items()):
-            answer = self._pull(identifier, node)
+            answer = self._pull(identifier, node, time.monotonic() + REST)
             if answer is None:
                 continue
             del self._pending[identifier]
@@ -272,7 +274,7 @@ class Roll:
     def _wait(self, name: str, identifier: str, round: int, deadline: float, timeout: float) -> Answer:
         while True:
             late = time.monotonic() > deadline  # read before the last check
-            answer = self._pull(identifier, self.nodes[name])
+            answer = self._pull(identifier, self.nodes[name], deadline)
             if answer is not None:
                 self._silent.discard(name)
                 if answer.problem:
@@ -298,11 +300,12 @@ class Roll:
         message = Message(content, node, kind, ttl=ttl, group_id=group)
         return next(iter(self.grid.push_messages([message])), None) or None
 
-    def _pull(self, identifier: str, node: int) -> Answer | None:
-        """The answer to a message, once it has arrived. Each is read separately, so that a broken one harms
-        no other."""
+    def _pull(self, identifier: str, node: int, deadline: float) -> Answer | None:
+        """The answer to a message, once it has begun to arrive. Each is read separately, so that a broken one
+        harms no other."""
         try:
-            messages = list(self.grid.pull_messages([identifier]))
+            with arriving_by(deadline):
+                messages = list(self.grid.pull_messages([identifier]))
         except httpx.HTTPError:  # this is a problem of the SuperLink, not of an answer
             raise
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 from pathlib import Path
 
 from flwr.app import Context
@@ -55,9 +56,17 @@ def main(grid: Grid, context: Context) -> None:
     if missing:
         raise FedmtError(f'--run-config: set {" and ".join(missing)}, as in out="/data/runs/first".')
     try:
+        for key, value in given.items():
+            if not Path(value).is_absolute():
+                raise FedmtError(
+                    f"--run-config: {key} = '{value}' is not an absolute path. Give one on the coordinator's "
+                    "machine, because the SuperLink may run in any folder."
+                )
         coordinate(grid, load_config(Path(given["federation"])), Path(given["out"]))
     except FedmtError as error:
-        raise FedmtError(str(error)) from None  # Flower logs where it came from, which is the user here
+        # Flower logs it with a traceback. Where it came from is no news, because it is a mistake in a file.
+        sys.tracebacklimit = 0
+        raise FedmtError(str(error)) from None
 
 
 def coordinate(grid: Grid, config: Config, out: Path) -> None:

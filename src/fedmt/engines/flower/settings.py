@@ -7,6 +7,7 @@ SuperNode.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,8 @@ class CenterSettings:
 
     @classmethod
     def read(cls, path: Path) -> CenterSettings:
+        if not os.path.exists(path):  # also if a folder on the way cannot be entered
+            raise FedmtError(f"{path}: there is no such file. Correct the path in --node-config 'center=…'.")
         raw, text = read_toml(path)
         try:
             file = CenterFile.model_validate(raw, context={"folder": path.parent})

@@ -9,11 +9,13 @@ from typing import Any
 
 from flwr.app import Context, Message
 
+import fedmt
 from fedmt.config import build_federation, load_config
 from fedmt.core.errors import FedmtError
+from fedmt.core.escaping import escaped
 from fedmt.engines.flower import wire
 from fedmt.engines.flower.keys import Key
-from fedmt.engines.flower.memory import Memory
+from fedmt.engines.flower.memory import Memory, Unable
 from fedmt.engines.flower.plan import Plan
 from fedmt.engines.flower.settings import CenterFile, CenterSettings
 from fedmt.engines.flower.trail import Trail
@@ -31,6 +33,9 @@ class Task:
     @property
     def plan(self) -> Plan:
         raw = self.facts["plan"]
+        # First, because another version may have other names and other keys.
+        if (theirs := raw["version"]) != fedmt.__version__:
+            raise Unable(f"it runs fedmt {fedmt.__version__}, but the coordinator runs {escaped(theirs, 80)}")
         self.settings.check_names(raw)
         return Plan.from_json(raw)
 
