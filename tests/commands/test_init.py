@@ -348,6 +348,7 @@ UNREADABLE = {
     "empty": (b"", "the table is empty"),
     "semicolons": (TABLE.replace(",", ";").encode(), "separated by semicolons. Save the table with commas"),
     "tabs": (TABLE.replace(",", "\t").encode(), "separated by tabs"),
+    "open quote": (TABLE.replace("img/3", '"img/3').encode(), "line 5: a cell begins with a double quote"),
     "ragged": (TABLE.replace(".png,", ".png,,").encode(), "no line of this table has as many cells"),
     "one label": (TABLE.replace("x", "y").encode(), "none of its columns ('label') looks like labels"),
     "gaps": (TABLE.replace("x", "").encode(), "column 'label' has empty cells"),

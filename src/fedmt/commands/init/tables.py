@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
 from fedmt.inputs.images.files import EXTENSIONS, located
 from fedmt.inputs.images.looking import SAMPLED, look_at_images
+from fedmt.inputs.rows import check_commas, table_lines
 from fedmt.inputs.tabular import read_frame
 
 LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
@@ -164,20 +164,10 @@ def agreed(found: Sequence[Found]) -> list[Found]:
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if any(map(str.strip, row))]
-    except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the table is not encoded in UTF-8. Save it as 'CSV UTF-8'.") from None
-    except (OSError, csv.Error) as error:
-        raise FedmtError(f"{path}: the table cannot be read ({error}).") from None
+    lines = [cells for _, cells in table_lines(path)]
     if not lines:
         raise FedmtError(f"{path}: the table is empty.")
-    for sign, name in ((";", "semicolons"), ("\t", "tabs")):
-        if len(lines[0]) == 1 and sign in lines[0][0]:
-            raise FedmtError(
-                f"{path}: the cells are separated by {name}. Save the table with commas instead."
-            )
+    check_commas(lines[0], path)
     if len(lines) < 2:
         raise FedmtError(f"{path}: no lines below the header.")
     return lines[0], lines[1:]
