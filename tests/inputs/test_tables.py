@@ -1,6 +1,7 @@
 """Tables: statistics, schema, encoding, and problems of a table."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,52 @@ def test_cells_that_do_not_fit(tmp_path: Path) -> None:
         schema.encode({"age": [1.0], "sx": ["F"]})
     far = schema.encode({"age": [1e9, -1e9], "sex": ["F", "M"]})
     assert far[:, 0].tolist() == [10.0, -10.0]
+
+
+def test_every_spelling_of_a_missing_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age,none\n1,NAN\nNULL,NULL\nnan,NAN\n3,nan\n")
+    statistics = Statistics.of(read_frame(path), "x")
+    assert statistics.columns["none"].kind == "empty"
+    schema = Schema.pooled([statistics])
+    assert [(c.name, c.mean, c.deviation, c.missing) for c in schema.columns] == [("age", 2.0, 1.0, True)]
+    assert schema.encode(read_frame(path)).tolist() == [[-1, 0], [0, 1], [0, 1], [1, 0]]
+
+
+def test_moments_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """Each value would become 0 or NaN."""
+    with np.errstate(over="ignore"):
+        statistics = Statistics.of({"age": [1.0, 1e308, -1e308]}, "x")
+    with pytest.raises(FedmtError, match=r"'age' has the mean -?\d.* and the deviation inf. Both must be"):
+        Schema.pooled([statistics])
+    (tmp_path / "schema.toml").write_text('[[columns]]\nname = "age"\ntype = "numeric"\nmean = nan\n')
+    with pytest.raises(FedmtError, match=r"schema.toml: column 'age' has the mean nan"):
+        Schema.read(tmp_path / "schema.toml")
+
+
+def test_infinite_numbers_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age,sex\n1,F\ninf,M\n-inf,F\n")
+    with pytest.raises(FedmtError, match=r"a.csv, line 3: column 'age' is infinite, as in 1 more row, exp"):
+        Statistics.of(read_frame(path), "x")
+    with pytest.raises(FedmtError, match=r"x, row 1: column 'age' is infinite, expected a number"):
+        Statistics.of(frame_of({"age": [2.0, float("inf")]}, "x"), "x")
+
+
+def test_accents_composed_and_decomposed_are_one_category(tmp_path: Path) -> None:
+    for name, form in (("a", "NFC"), ("b", "NFD")):
+        text = unicodedata.normalize(form, "m\u00e9thode,label\nk\u00e9ratome,p\nautre,q\n")
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
+    parts = [Statistics.of(read_frame(tmp_path / f"{n}.csv"), n, {"label"}) for n in "ab"]
+    [column] = Schema.pooled(parts).columns
+    assert (column.name, column.categories) == ("m\u00e9thode", ("autre", "k\u00e9ratome"))
+
+
+def test_long_whole_numbers_stay_apart() -> None:
+    """As float64, the two identifiers would be one."""
+    frame = frame_of({"patient": [2**53, 2**53 + 1], "x": [2**53, 1]}, "x")
+    assert frame.text("patient") == ["9007199254740992", "9007199254740993"]
+    assert frame.is_numeric("patient") and frame.columns["x"].dtype == np.float64
 
 
 def test_data_frames() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.core.labels import class_name
 
 
 def table_header(path: Path) -> list[str]:
@@ -72,6 +73,7 @@ def _rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
     if not header:
         raise FedmtError(f"{path}: no header; expected the names of the columns on line 1.")
     check_commas(header, path)
+    header = [class_name(title) for title in header]
     yield first, header
     for line, row in lines:
         if len(row) != len(header):
@@ -92,6 +94,7 @@ def check_commas(header: list[str], path: Path) -> None:
 
 
 def _position(column: str, header: list[str], path: Path) -> int:
+    column = class_name(column)  # accents may be encoded differently in a config
     if header.count(column) == 1:
         return header.index(column)
     if column in header:

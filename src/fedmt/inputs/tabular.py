@@ -9,8 +9,10 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +25,13 @@ from fedmt.inputs.rows import table_header, table_rows
 if TYPE_CHECKING:
     from fedmt.inputs.base import Input
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NAN", "null", "NULL")
 """Cells that stand for a missing value, in addition to the empty ones of a Parquet file or a data frame."""
 
 SUFFIXES = (".csv", ".parquet", ".pq")
+
+EXACT = 2**53
+"""float64 has every whole number up to this one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +63,7 @@ class Frame:
         cells = self.column(name)
         if cells.dtype == object:
             return ["" if cell in MISSING else cell for cell in cells]
-        return ["" if np.isnan(v) else str(int(v)) if v == int(v) else repr(float(v)) for v in cells]
+        return ["" if np.isnan(v) else str(int(v)) if v.is_integer() else repr(float(v)) for v in cells]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column as float64 [N], with NaN for missing values. An error names cells that are not numbers."""
@@ -115,10 +120,9 @@ def also(count: int) -> str:
 
 def is_number(cell: str) -> bool:
     try:
-        float(cell)
+        return not isnan(float(cell))
     except ValueError:
         return False
-    return True
 
 
 def read_frame(path: Path) -> Frame:
@@ -154,7 +158,7 @@ def _read_csv(path: Path) -> Frame:
     rows = list(table_rows(path, header))
     columns: dict[str, NDArray[Any]] = {}
     for place, title in enumerate(header):
-        columns[title] = np.array([cells[place] for _, cells in rows], dtype=object)
+        columns[title] = np.array([normalize("NFC", cells[place]) for _, cells in rows], dtype=object)
     return Frame(str(path), columns, [line for line, _ in rows])
 
 
@@ -206,11 +210,18 @@ def _spread(title: str, rows: Sequence[Sequence[float] | None], path: Path) -> d
 
 
 def _cells(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers and booleans as float64 with NaN for missing values, and everything else as text."""
-    if values.dtype.kind in "biuf":
+    """Numbers and booleans as float64 with NaN for missing values, and everything else as text.
+
+    Whole numbers that float64 would round are text too: two patients must not get the same number.
+    """
+    if values.dtype.kind in "bf":
         return values.astype(np.float64)
     cells = [None if v is None or v != v else v for v in values.tolist()]  # NaN is not equal to itself
-    if all(v is None or isinstance(v, bool | int | float | np.number) for v in cells):
+    if all(v is None or (isinstance(v, bool | int | float | np.number) and not _is_long(v)) for v in cells):
         return np.array([np.nan if v is None else float(v) for v in cells], dtype=np.float64)
-    text = ["" if v is None or str(v) in ("NaT", "<NA>") else str(v).strip() for v in cells]
+    text = ["" if v is None or str(v) in ("NaT", "<NA>") else normalize("NFC", str(v).strip()) for v in cells]
     return np.array(text, dtype=object)
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > EXACT

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fedmt.core.errors import FedmtError
-from fedmt.inputs.tabular import Frame, frame_of
+from fedmt.inputs.tabular import Frame, also, frame_of
 
 FORMAT = "fedmt-statistics-1"
 
@@ -107,10 +107,14 @@ def _column(frame: Frame, name: str, categorical: bool) -> ColumnStatistics:
             "categorical", len(values), missing, counts=dict(sorted(Counter(values).items()))
         )
     numbers = frame.numbers(name)
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if len(infinite):
+        place = frame.place(int(infinite[0]))
+        raise FedmtError(
+            f"{place}: column '{name}' is infinite{also(len(infinite))}, expected a number. Correct it, or "
+            "leave the cell empty."
+        )
     numbers = numbers[~np.isnan(numbers)]
-    infinite = int(np.isinf(numbers).sum())
-    if infinite:
-        raise FedmtError(f"{frame.name}: {infinite:,} values of column '{name}' are infinite; correct them.")
     return ColumnStatistics("numeric", len(numbers), missing, float(numbers.mean()), float(numbers.var()))
 
 
