@@ -290,6 +290,36 @@ def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path
     assert "most classes" not in printed + out.read_text()
 
 
+def test_classes_that_may_be_mistakes_are_said(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "reference", WANTED)
+    table(
+        tmp_path / "b.csv",
+        ["file", "dx"],
+        [(["Benign", "benign", "NA", "1", "1.0"][i % 5],) for i in range(15)],
+    )
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0
+    for said in (
+        "label space 'dx': 'Benign', 'benign' are different classes. If they are the same, spell them alike.",
+        "label space 'dx': '1', '1.0' are different classes.",
+        "label space 'dx': 'NA' is a class. If it means that the label is missing, leave out these samples.",
+    ):
+        assert f"Note: {said}" in printed and said in out.read_text().replace("\n# ", " ")
+    assert "'melanoma'" not in printed
+
+
+def test_images_named_by_absolute_paths_are_no_second_center(tmp_path: Path, monkeypatch) -> None:
+    class_folders(tmp_path / "data" / "a", WANTED)
+    for i in range(6):
+        picture(tmp_path / "data" / "scans" / f"{i}.png")
+    lines = "".join(f"{tmp_path}/data/scans/{i}.png,{'xy'[i % 2]}\n" for i in range(6))
+    (tmp_path / "data" / "b.csv").write_text("image,label\n" + lines)
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("data"), tmp_path / "data"):
+        assert [one.name for one in discover(folder)[0]] == ["a", "b"]
+
+
 def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:
     picture(tmp_path / "images" / "0.png")
     path = tmp_path / "cases.csv"

@@ -151,6 +151,10 @@ def test_twelve_bit_images_are_noted(tmp_path: Path, label_column: str | None) -
     assert "berlin.csv: its 16-bit images only use values up to 4095" in note
 
 
+def test_paths_from_windows_are_found(tmp_path: Path) -> None:
+    assert len(read(tmp_path, "image,label\nimages\\a.png,nevus\n.\\images\\b.png,wart\n")) == 2
+
+
 def test_a_name_alone_is_found_below_where_there_is_one_file_of_it(tmp_path: Path) -> None:
     for place in ("a/1.png", "a/deep/2.png", "b/3.png", "a/4.png", "b/4.png"):
         (tmp_path / "all" / place).parent.mkdir(parents=True, exist_ok=True)

@@ -263,7 +263,7 @@ def test_predict_does_not_replace_a_pipe_or_a_link(tiny_run, pictures: Path, tmp
     link.symlink_to(file)
     assert command("predict", tiny_run("single"), pictures / "0.png", "--out", link)[0] == 0
     assert link.is_symlink() and len(rows_of(file.read_text())) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.csv", "link.csv", "pipe"]
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_predict_shows_a_table_on_a_terminal(tiny_run, pictures: Path, command, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -63,7 +64,9 @@ def look_at_table(name: str, path: Path) -> Found:
         )
     every = _labels(columns, notes)
     seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
-    within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
+    base = Path(os.path.abspath(root))  # the table's own paths may be absolute
+    within = [Path(os.path.abspath(p)) for p in files]
+    within = [p.relative_to(base) for p in within if p.is_relative_to(base) and p != base]
     beside = frozenset(root / p.parts[0] for p in within) | {root}
     away = root if root != path.parent else None
     found = Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
