@@ -7,6 +7,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import IO
 
@@ -43,7 +44,10 @@ def predict_files(
         if len(batch.samples):
             found = iter(best(model.scores(batch.samples, space, center), model.classes(space), top))
         for file, error in zip(batch.items, batch.errors, strict=True):
-            yield Row(file.name, next(found)) if error is None else Row(file.name, [], error)
+            ranked = next(found) if error is None else []
+            if any(isnan(value) for _, value in ranked):
+                ranked, error = [], f"{file.where}: no prediction, because its numbers are too large."
+            yield Row(file.name, ranked, error or "")
 
 
 def header(word: str, top: int) -> list[str]:
