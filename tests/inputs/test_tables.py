@@ -298,6 +298,36 @@ def test_statistics_from_sites_give_the_same_schema(config: Path, command) -> No
     assert Schema.read(folder / "again.toml") == Schema.read(folder / "schema.toml")
 
 
+def test_statistics_reveal_no_column_by_a_slip(config: Path, command) -> None:
+    """A wrong --label-column or --ignore made features of labels, and revealed what should stay."""
+    folder = config.parent
+    text = (folder / "bonn.csv").read_text().splitlines()
+    lines = [f"{line},{'mrn' if i == 0 else f'P{i // 20}'}" for i, line in enumerate(text)]
+    (folder / "bonn.csv").write_text("\n".join(lines) + "\n")
+    out = folder / "bonn.json"
+    sites = ("schema", "--statistics", folder / "bonn.csv", "--out", out)
+    status, _, said = command(*sites)
+    assert status == 2 and "bonn.csv: no column 'label'; the columns are" in said and not out.exists()
+    status, _, said = command(*sites, "--label-column", "group", "--ignore", "sxe")
+    assert status == 2 and "--ignore sxe: no table has this column" in said and "mean 'sex'?" in said
+    status, printed, _ = command(*sites, "--label-column", "group", "--ignore", "sex")
+    assert status == 0 and "because of their titles: 'patient', 'mrn'" in printed
+    assert not {"mrn", "sex", "group"} & set(Statistics.from_json(out).columns)
+    assert command("schema", config, "--ignore", "sxe")[0] == 2
+    pooled = ("schema", "--pool", out, "--out", folder / "pooled.toml", "--ignore")
+    assert command(*pooled, "agee")[0] == 2 and command(*pooled, "age")[0] == 0
+    assert "age" not in [column.name for column in Schema.read(folder / "pooled.toml").columns]
+
+
+@pytest.mark.parametrize("wrong", [{"count": -5}, {"variance": -1.0}, {"mean": float("nan")}])
+def test_statistics_that_no_table_has(tmp_path: Path, wrong: dict[str, float]) -> None:
+    raw = json.loads(Statistics.of({"age": [1.0, 2.0]}, "x").to_json())
+    raw["columns"]["age"] |= wrong
+    (tmp_path / "x.json").write_text(json.dumps(raw))
+    with pytest.raises(FedmtError, match=r"x.json: these are not the statistics of a table"):
+        Statistics.from_json(tmp_path / "x.json")
+
+
 def test_a_center_elsewhere_reads_by_the_schema_it_was_sent(config: Path, command) -> None:
     assert command("schema", config)[0] == 0
     federation, _ = build_federation(load_config(config))

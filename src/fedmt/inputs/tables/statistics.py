@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +47,12 @@ class ColumnStatistics:
     mean: float = 0.0
     variance: float = 0.0
     counts: Mapping[str, int] | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether a table may have these statistics. They may come from elsewhere."""
+        counts = (self.count, self.missing, *(self.counts or {}).values())
+        return min(counts) >= 0 and isfinite(self.mean) and 0 <= self.variance < inf
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,10 @@ class Statistics:
             raw = json.loads(path.read_text(encoding="utf-8"))
             if raw.pop("format", None) != FORMAT:
                 raise ValueError("another format")
-            return TypeAdapter(cls).validate_python(raw)
+            found = TypeAdapter(cls).validate_python(raw)
+            if not all(column.possible for column in found.columns.values()):
+                raise ValueError("numbers that no table has")
+            return found
         except OSError as error:
             raise FedmtError(f"{path} cannot be read ({error.strerror}). Correct its path.") from None
         except (ValueError, AttributeError, ValidationError):
