@@ -238,5 +238,6 @@ def test_a_node_tells_its_programs_of_its_own_center(tmp_path, monkeypatch, conf
     monkeypatch.setenv(clientapp.CENTER, "of another node")
     node.main(["--superlink", "127.0.0.1:1", "--insecure", "--node-config", config])
     assert os.environ.get(clientapp.CENTER) == center
+    assert os.environ["PATH"].endswith(f"{os.pathsep}{Path(sys.executable).parent}")
     program = (tmp_path / "fedmt-programs" / node.OWN).read_text()
     assert f"-IS {clientapp.__file__}" in program

@@ -5,6 +5,7 @@ The tests use no processes and train on rows of a table, so that an attack costs
 """
 
 import json
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +30,8 @@ from fedmt.config import load_config
 from fedmt.core.errors import FedmtError
 from fedmt.data.member import Member
 from fedmt.engines.flower import center as center_app
+from fedmt.engines.flower import keys, wire
 from fedmt.engines.flower import roll as roll_module
-from fedmt.engines.flower import wire
 from fedmt.engines.flower.coordinator import FlowerEngine
 from fedmt.engines.flower.identity import signed
 from fedmt.engines.flower.keys import fingerprint, make_keys, read_private_key
@@ -259,6 +260,35 @@ def test_fingerprints_are_those_of_ssh() -> None:
     )
     key = serialization.load_ssh_public_key(line)
     assert fingerprint(key) == "SHA256:wK2sqqadKN/LZvW0wyZLLwJu+8H+OTekVx54h8pbhTo"
+
+
+def test_keys_are_not_replaced(tmp_path, monkeypatch, capsys) -> None:
+    """The coordinator's certificate, and the keys that centers have registered, would no longer fit."""
+    folder = tmp_path / "keys"
+    monkeypatch.setattr(
+        sys, "argv", ["keys", str(folder), "--host", f"{'a' * 60}.example.org", "--center", "B"]
+    )
+    keys.main()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(SystemExit, match="2"):
+        keys.main()
+    assert "has keys already" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("hosts", "centers", "said"),
+    [
+        ([""], [], "--host '': expected a name such as coordinator.example.org"),
+        (["münchen.example.org"], [], "--host 'münchen.example.org': expected a name"),
+        ([], ["Berlin", "../Lyon"], "--center '../Lyon': this cannot be the name of a file"),
+        ([], ["server.key"], "--center 'server.key': this cannot be the name of a file"),
+    ],
+)
+def test_names_that_no_key_can_have(tmp_path, hosts, centers, said) -> None:
+    with pytest.raises(FedmtError, match=re.escape(said)):
+        make_keys(tmp_path / "keys", hosts, centers)
+    assert not (tmp_path / "keys").exists()
 
 
 def test_a_federation_with_keys(federation) -> None:

@@ -25,6 +25,7 @@ import ipaddress
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedmt.core.errors import FedmtError
 
 DAYS = 30
+
+OWN_FILES = ("ca.crt", "server.pem", "server.key")
 
 Key = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
@@ -103,6 +106,17 @@ def verify(key: PublicKey, said: bytes, signature: bytes) -> bool:
 
 def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[str, str]:
     """hosts: names or addresses by which the centers reach the SuperLink. Returns the fingerprints."""
+    for host in hosts:
+        if not re.fullmatch(r"[\w.:-]+", host, re.ASCII):
+            raise FedmtError(
+                f"--host '{host}': expected a name such as coordinator.example.org, or an address."
+            )
+    for center in centers:
+        if not re.fullmatch(r"[\w .-]+", center) or center.startswith(".") or center in OWN_FILES:
+            raise FedmtError(
+                f"--center '{center}': this cannot be the name of a file. Give the center another name for "
+                "its key."
+            )
     # Its own processes reach the SuperLink on loopback.
     hosts = list(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
     out.mkdir(parents=True, exist_ok=True)
@@ -115,7 +129,7 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])  # no longer one is allowed
     certificate = (
         _certificate(name, ca_name, server)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -134,10 +148,6 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
     # The authority's own key is not written, because it has signed everything it was made for.
     made: dict[str, str] = {}
     for center in centers:
-        if not re.fullmatch(r"[\w .-]+", center) or center.startswith("."):
-            raise SystemExit(
-                f"'{center}' cannot be used as a file name. Give the center another name for its key."
-            )
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(out / center, key, serialization.PrivateFormat.OpenSSH)
         public = key.public_key().public_bytes(
@@ -204,7 +214,16 @@ def main() -> None:
     )
     parser.add_argument("--center", action="append", default=[], help="a center's name; may be repeated")
     given = parser.parse_args()
-    made = make_keys(given.out, given.host, given.center)
+    try:
+        if any((given.out / name).exists() for name in OWN_FILES):
+            raise FedmtError(
+                f"{given.out} has keys already, which the SuperLink or a center may be using. New keys would "
+                "replace them. Choose another folder, or delete this one first."
+            )
+        made = make_keys(given.out, given.host, given.center)
+    except (FedmtError, OSError) as error:
+        print(f"fedmt: {error}", file=sys.stderr)
+        sys.exit(2)
     print(f"Wrote the keys to {given.out}. They are valid for {DAYS} days.")
     for center, key in made.items():
         print(f'[[centers]] name = "{center}"  key = "{key}"')

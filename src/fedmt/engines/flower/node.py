@@ -115,7 +115,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.pop(CENTER, None)
     if found := re.search(r"""(?:^|\s)center\s*=\s*(?:"([^"]+)"|'([^']+)')""", known.node_config):
         os.environ[CENTER] = found[1] or found[2]
-    os.execvp("flower-supernode", ["flower-supernode", *given])
+    # The environment may be used without having been activated.
+    os.environ["PATH"] += f"{os.pathsep}{Path(sys.executable).parent}"
+    try:
+        os.execvp("flower-supernode", ["flower-supernode", *given])
+    except OSError as error:
+        said = f"flower-supernode cannot be started ({error.strerror}). Install the extra"
+        print(f"fedmt: {said}: pip install 'fedmt[flower]'.", file=sys.stderr)
+        sys.exit(2)
 
 
 def write_programs(folder: Path) -> Path:
