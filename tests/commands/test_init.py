@@ -309,6 +309,21 @@ def test_classes_that_may_be_mistakes_are_said(tmp_path: Path, command) -> None:
     assert "'melanoma'" not in printed
 
 
+def test_tables_with_missing_or_differently_spelled_labels_are_said(tmp_path: Path, command) -> None:
+    """pandas writes whole numbers as 1.0 where some are missing."""
+    for name, labels in (("reference", "123"), ("b", ["1.0", "2.0"]), ("c", ["1", "2", "NA"])):
+        rows = "".join(f"{i * 7 % 31},{'FM'[i % 2]},{labels[i % len(labels)]}\n" for i in range(30))
+        (tmp_path / f"{name}.csv").write_text("age,sex,diagnosis\n" + rows)
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0
+    assert (
+        "Note: c: column 'diagnosis' has empty cells; fill them in or remove the lines to use it" in printed
+    )
+    said = "label spaces 'diagnosis' and 'b-labels': their classes differ only in spelling, such as '1' and"
+    assert f"Note: {said}" in printed and said in out.read_text().replace("\n# ", " ")
+
+
 def test_images_named_by_absolute_paths_are_no_second_center(tmp_path: Path, monkeypatch) -> None:
     class_folders(tmp_path / "data" / "a", WANTED)
     for i in range(6):

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from fedmt.core.errors import listed
 from fedmt.inputs.tabular import MISSING, is_number
+
+
+def all_doubts(spaces: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes on the classes of all label spaces.
+
+    >>> all_doubts({"stage": ["1", "2"], "Bonn-labels": ["1.0", "2.0"]})[0].split(".")[0]
+    "label spaces 'stage' and 'Bonn-labels': their classes differ only in spelling, such as '1' and '1"
+    """
+    notes = [note for space, classes in spaces.items() for note in doubts(space, classes)]
+    for (one, own), (other, others) in combinations(spaces.items(), 2):
+        plain = {_plain(name): name for name in own}
+        if {_plain(name) for name in others} <= set(plain):
+            name = next(name for name in others if name not in own)
+            notes.append(
+                f"label spaces '{one}' and '{other}': their classes differ only in spelling, such as "
+                f"'{plain[_plain(name)]}' and '{name}'. If they are the same, spell them alike, so that the "
+                "centers share a label space"
+            )
+    return notes
 
 
 def doubts(space: str, classes: Sequence[str]) -> list[str]:

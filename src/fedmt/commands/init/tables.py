@@ -92,14 +92,24 @@ def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str,
         for t, cells in columns.items()
         if t not in identifying and _is_label(cells)
     }
-    gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
-    notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
+    gaps = _label_gaps(columns)
+    notes += gaps
     if columns and not labels and not gaps:
         notes.append(
             f"none of its columns ({listed(columns)}) looks like labels, which means two or more values "
             "that repeat"
         )
     return {t: labels[t] for t in sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))}
+
+
+def _label_gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes on columns whose titles say that they hold labels, but which are not used because of missing
+    values."""
+    return [
+        f"column '{t}' has empty cells; fill them in or remove the lines to use it"
+        for t, cells in columns.items()
+        if t.casefold() in LIKELY and "" in cells and any(cells)
+    ]
 
 
 def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -132,7 +142,7 @@ def look_at_rows(name: str, path: Path) -> Found:
     if len(text) - len(ranked) - len(identifying) < 1:
         raise FedmtError(f"{path}: this table has no feature columns in addition to its labels.")
     labels = {title: [*map(class_name, text[title])] for title in ranked}
-    notes = () if group_column(text) else tuple(_gaps(text))
+    notes = (*(() if group_column(text) else _gaps(text)), *_label_gaps(text))
     found = Found(name, path, "table", len(frame), labels, notes=notes, identifiers=identifying)
     features = tuple(t for t in text if t not in ranked and t not in identifying)
     return _grouped(replace(found, telling=telling, features=features), text)

@@ -242,7 +242,7 @@ def pooled(statistics: Sequence[Statistics]) -> Schema:
         elif kinds:
             columns.append(_pooled(name, [c for c in own.values() if c is not None]))
     if problems:
-        advice = "Rename or correct the columns, or leave them out with --ignore."
+        advice = "Rename or correct the columns, or leave them out: `fedmt schema` has --ignore COLUMN."
         raise FedmtError("\n  ".join(["The tables do not fit together:", *problems, advice]))
     schema = Schema(tuple(columns))
     schema.check("the schema")
