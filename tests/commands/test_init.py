@@ -324,6 +324,19 @@ def test_tables_with_missing_or_differently_spelled_labels_are_said(tmp_path: Pa
     assert f"Note: {said}" in printed and said in out.read_text().replace("\n# ", " ")
 
 
+def test_folders_above_the_classes_are_not_classes(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b" / "images", WANTED[:2])
+    class_folders(tmp_path / "c" / "train", WANTED)
+    class_folders(tmp_path / "c" / "test", WANTED)
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0 and list(tomllib.loads(out.read_text())["spaces"].values()) == [WANTED]
+    assert "Note: b: its only folder 'images' has folders in it. If these are the classes" in printed
+    assert f"center: --center b={tmp_path}/b/images." in printed
+    assert "Note: c: its folders 'test', 'train' are taken as parts of a split and not as classes" in printed
+
+
 def test_images_named_by_absolute_paths_are_no_second_center(tmp_path: Path, monkeypatch) -> None:
     class_folders(tmp_path / "data" / "a", WANTED)
     for i in range(6):
