@@ -906,6 +906,8 @@ MISTAKES = [
     ),
     ("report runs/first --out empty", "empty is a folder. Name a file in it, such as empty/report.html"),
     ("predict runs/first scans --out empty", "empty is a folder. Name a file in it"),
+    ("predict runs/first scans --out .", ". is a folder. Name a file in it"),
+    ("export runs/first --onnx .", ". is a folder. Name a file in it"),
     ("export runs/first --safetensors empty", "empty is a folder. Name a file in it"),
     ("export runs/first --onnx empty", "empty is a folder. Name a file in it"),
     ("init . --out empty", "empty is a folder. Name a file in it, such as empty/federation.toml"),

@@ -290,6 +290,64 @@ def test_of_centers_with_the_same_classes_the_smallest_is_the_reference(tmp_path
     assert "most classes" not in printed + out.read_text()
 
 
+def test_classes_that_may_be_mistakes_are_said(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "reference", WANTED)
+    table(
+        tmp_path / "b.csv",
+        ["file", "dx"],
+        [(["Benign", "benign", "NA", "1", "1.0"][i % 5],) for i in range(15)],
+    )
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0
+    for said in (
+        "label space 'dx': 'Benign', 'benign' are different classes. If they are the same, spell them alike.",
+        "label space 'dx': '1', '1.0' are different classes.",
+        "label space 'dx': 'NA' is a class. If it means that the label is missing, leave out these samples.",
+    ):
+        assert f"Note: {said}" in printed and said in out.read_text().replace("\n# ", " ")
+    assert "'melanoma'" not in printed
+
+
+def test_tables_with_missing_or_differently_spelled_labels_are_said(tmp_path: Path, command) -> None:
+    """pandas writes whole numbers as 1.0 where some are missing."""
+    for name, labels in (("reference", "123"), ("b", ["1.0", "2.0"]), ("c", ["1", "2", "NA"])):
+        rows = "".join(f"{i * 7 % 31},{'FM'[i % 2]},{labels[i % len(labels)]}\n" for i in range(30))
+        (tmp_path / f"{name}.csv").write_text("age,sex,diagnosis\n" + rows)
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0
+    assert (
+        "Note: c: column 'diagnosis' has empty cells; fill them in or remove the lines to use it" in printed
+    )
+    said = "label spaces 'diagnosis' and 'b-labels': their classes differ only in spelling, such as '1' and"
+    assert f"Note: {said}" in printed and said in out.read_text().replace("\n# ", " ")
+
+
+def test_folders_above_the_classes_are_not_classes(tmp_path: Path, command) -> None:
+    class_folders(tmp_path / "a", WANTED)
+    class_folders(tmp_path / "b" / "images", WANTED[:2])
+    class_folders(tmp_path / "c" / "train", WANTED)
+    class_folders(tmp_path / "c" / "test", WANTED)
+    out = tmp_path / "federation.toml"
+    status, printed, _ = command("init", tmp_path, "--out", out)
+    assert status == 0 and list(tomllib.loads(out.read_text())["spaces"].values()) == [WANTED]
+    assert "Note: b: its only folder 'images' has folders in it. If these are the classes" in printed
+    assert f"center: --center b={tmp_path}/b/images." in printed
+    assert "Note: c: its folders 'test', 'train' are taken as parts of a split and not as classes" in printed
+
+
+def test_images_named_by_absolute_paths_are_no_second_center(tmp_path: Path, monkeypatch) -> None:
+    class_folders(tmp_path / "data" / "a", WANTED)
+    for i in range(6):
+        picture(tmp_path / "data" / "scans" / f"{i}.png")
+    lines = "".join(f"{tmp_path}/data/scans/{i}.png,{'xy'[i % 2]}\n" for i in range(6))
+    (tmp_path / "data" / "b.csv").write_text("image,label\n" + lines)
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("data"), tmp_path / "data"):
+        assert [one.name for one in discover(folder)[0]] == ["a", "b"]
+
+
 def test_a_table_with_gaps_and_images_elsewhere(tmp_path: Path) -> None:
     picture(tmp_path / "images" / "0.png")
     path = tmp_path / "cases.csv"
@@ -348,6 +406,7 @@ UNREADABLE = {
     "empty": (b"", "the table is empty"),
     "semicolons": (TABLE.replace(",", ";").encode(), "separated by semicolons. Save the table with commas"),
     "tabs": (TABLE.replace(",", "\t").encode(), "separated by tabs"),
+    "open quote": (TABLE.replace("img/3", '"img/3').encode(), "line 5: a cell begins with a double quote"),
     "ragged": (TABLE.replace(".png,", ".png,,").encode(), "no line of this table has as many cells"),
     "one label": (TABLE.replace("x", "y").encode(), "none of its columns ('label') looks like labels"),
     "gaps": (TABLE.replace("x", "").encode(), "column 'label' has empty cells"),

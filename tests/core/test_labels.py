@@ -288,7 +288,11 @@ def test_a_bad_csv_names_file_and_line(tmp_path: Path, text: str, parts: list[st
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read"), (b"\xff\xfe\x00", "as 'CSV UTF-8'"), ("folder", "cannot be read")],
+    [
+        (None, r"cannot be read \(No such file or directory\)"),
+        (b"\xff\xfe\x00", "as 'CSV UTF-8'"),
+        ("folder", r"cannot be read \(Is a directory\)"),
+    ],
 )
 def test_an_unreadable_csv_names_the_file(tmp_path: Path, content: bytes | str | None, said: str) -> None:
     path = tmp_path / "triage.csv"

@@ -59,6 +59,21 @@ def test_folder_outside_the_space_is_named_with_the_nearest(tmp_path: Path) -> N
     assert str(tmp_path) in message and "'melanom'" in message and "Did you mean 'melanoma'" in message
 
 
+def test_empty_folders_that_are_no_class_are_skipped(tmp_path: Path) -> None:
+    """An unpacked archive has __MACOSX. With an image in it, the folder could be a misspelled class."""
+    for name in ("nevus", "__MACOSX"):
+        (tmp_path / name).mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "nevus" / "a.png")
+    (tmp_path / "__MACOSX" / "._a.png").write_bytes(b"")
+    space = LabelSpace("diagnosis", ["melanoma", "nevus"])
+    found = read_folder(tmp_path, ImageOptions(), space)
+    assert found.labels["diagnosis"].tolist() == [1]
+    assert found.notes == (f"{tmp_path}: folders without images that are no class were skipped: '__MACOSX'.",)
+    Image.new("L", (4, 4)).save(tmp_path / "__MACOSX" / "b.png")
+    with pytest.raises(FedmtError, match=r"class folder '__MACOSX': label '__MACOSX' is not in"):
+        read_folder(tmp_path, ImageOptions(), space)
+
+
 def test_no_class_folders(tmp_path: Path) -> None:
     write(tmp_path / "a.png")
     message = error_of(tmp_path)

@@ -78,7 +78,8 @@ def test_damaged_image_names_the_line(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("images,label\n", "line 1: no column 'image'; the columns are 'images', 'label'. Did you mean"),
-        ("image;label\n", "separated by commas"),
+        ("image;label\n", "the cells are separated by semicolons. Save the table with commas instead."),
+        ("image;size;label\nimages/a.png;1,5;nevus\n", "the cells are separated by semicolons."),
         ("image,label,label\n", "several columns are called 'label'"),
         ("", "no header; expected the names of the columns on line 1"),
         ("image,label\n", "no images"),
@@ -87,7 +88,11 @@ def test_damaged_image_names_the_line(tmp_path: Path) -> None:
         ("image,label\nimages/a.png, \n", "line 2: the column 'label' is empty"),
         ("image,label\n,nevus\n", "line 2: the column 'image' is empty"),
         (b"image,label\na.png,n\xe6vus\n", "UTF-8"),
-        ("image,label\n" + "x" * 200_000, "line 2: not a comma-separated table"),
+        ("image,label\n" + "x" * 200_000, "line 2: a cell has more than 131,072 characters. Shorten it, or"),
+        (
+            'image,label\nimages/a.png,nevus\n\nimages/a.png,"nevus\nimages/b.png,nevus\n',
+            "line 4: a cell begins with a double quote, but does not end with one (unexpected end of data).",
+        ),
     ],
 )
 def test_bad_tables(tmp_path: Path, text: str | bytes, said: str) -> None:
@@ -144,6 +149,10 @@ def test_twelve_bit_images_are_noted(tmp_path: Path, label_column: str | None) -
     Image.fromarray(np.full((4, 4), 4095, dtype=np.uint16)).save(tmp_path / "images" / "a.png")
     [note] = read(tmp_path, "image,label\nimages/a.png,nevus\n", label_column=label_column).notes
     assert "berlin.csv: its 16-bit images only use values up to 4095" in note
+
+
+def test_paths_from_windows_are_found(tmp_path: Path) -> None:
+    assert len(read(tmp_path, "image,label\nimages\\a.png,nevus\n.\\images\\b.png,wart\n")) == 2
 
 
 def test_a_name_alone_is_found_below_where_there_is_one_file_of_it(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ def test_everything_that_is_empty_is_named_at_once(tmp_path: Path) -> None:
         ("text,label\n", r"a.csv: no texts; expected a line for each text"),
         ("words,label\nmy card,card\n", r"line 1: no column 'text'; the columns are 'words', 'label'"),
         ("text,label\nmy card,crad\n", r"line 2: .*'crad'.*Did you mean 'card'"),
+        # Else the cell would swallow all rows below it, or all up to the next quote.
+        ('label,text\ncard,my card\ncard,"my card\ntravel,a flight\n', r"line 3: a cell begins with"),
+        ('label,text\ncard,"my card\ncard,my card\ntravel,"a flight"\n', r"line 2: a cell begins with"),
         ("text,label\nmy card, please,card\n", r"line 2: 3 cells, expected 2 as in the header; put a cell"),
     ],
 )

@@ -19,6 +19,7 @@ import torch
 
 pytest.importorskip("flwr")
 
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
@@ -284,6 +285,15 @@ def test_mistakes_when_keys_are_made(tmp_path, monkeypatch, capsys, words, said)
         keys_module.main(words)
     assert end.value.code == 2 and said in capsys.readouterr().err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_host_may_have_a_long_name(tmp_path) -> None:
+    """The common name of a certificate is limited to 64 characters, and a host's name to 253."""
+    host = f"{'a' * 60}.example.org"
+    make_keys(tmp_path, [host], [])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert host in names.get_values_for_type(x509.DNSName)
 
 
 def test_a_federation_with_keys(federation) -> None:

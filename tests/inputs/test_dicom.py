@@ -233,6 +233,22 @@ def test_several_frames_are_refused(tmp_path: Path) -> None:
     assert "it has 3 frames, but a sample is one image" in error_of(write(tmp_path / "a.dcm", data))
 
 
+@pytest.mark.filterwarnings("ignore:The number of bytes")
+@pytest.mark.parametrize("width", [3, 6])
+def test_frames_that_the_header_does_not_state_are_refused(tmp_path: Path, width: int) -> None:
+    """With three columns, the frames would be read as an image in color."""
+    data = dataset(np.zeros((4, width), np.uint8), 8)
+    data.PixelData = bytes(3 * 4 * width)
+    assert "pixels of more frames than its header says" in error_of(write(tmp_path / "a.dcm", data))
+
+
+def test_a_slope_of_zero_is_refused(tmp_path: Path) -> None:
+    data = dataset(np.zeros((4, 6), np.uint8), 8, RescaleSlope=0, RescaleIntercept=0)
+    assert "its rescaling or window cannot be used (rescale slope 0.0)" in error_of(
+        write(tmp_path / "a.dcm", data)
+    )
+
+
 def test_no_pixels(tmp_path: Path) -> None:
     data = dataset(np.zeros((4, 6), np.uint8), 8)
     del data.PixelData

@@ -1,6 +1,7 @@
 """Tables: statistics, schema, encoding, and problems of a table."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,52 @@ def test_cells_that_do_not_fit(tmp_path: Path) -> None:
     assert far[:, 0].tolist() == [10.0, -10.0]
 
 
+def test_every_spelling_of_a_missing_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age,none\n1,NAN\nNULL,NULL\nnan,NAN\n3,nan\n")
+    statistics = Statistics.of(read_frame(path), "x")
+    assert statistics.columns["none"].kind == "empty"
+    schema = Schema.pooled([statistics])
+    assert [(c.name, c.mean, c.deviation, c.missing) for c in schema.columns] == [("age", 2.0, 1.0, True)]
+    assert schema.encode(read_frame(path)).tolist() == [[-1, 0], [0, 1], [0, 1], [1, 0]]
+
+
+def test_moments_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """Each value would become 0 or NaN."""
+    with np.errstate(over="ignore"):
+        statistics = Statistics.of({"age": [1.0, 1e308, -1e308]}, "x")
+    with pytest.raises(FedmtError, match=r"'age' has the mean -?\d.* and the deviation inf. Both must be"):
+        Schema.pooled([statistics])
+    (tmp_path / "schema.toml").write_text('[[columns]]\nname = "age"\ntype = "numeric"\nmean = nan\n')
+    with pytest.raises(FedmtError, match=r"schema.toml: column 'age' has the mean nan"):
+        Schema.read(tmp_path / "schema.toml")
+
+
+def test_infinite_numbers_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age,sex\n1,F\ninf,M\n-inf,F\n")
+    with pytest.raises(FedmtError, match=r"a.csv, line 3: column 'age' is infinite, as in 1 more row, exp"):
+        Statistics.of(read_frame(path), "x")
+    with pytest.raises(FedmtError, match=r"x, row 1: column 'age' is infinite, expected a number"):
+        Statistics.of(frame_of({"age": [2.0, float("inf")]}, "x"), "x")
+
+
+def test_accents_composed_and_decomposed_are_one_category(tmp_path: Path) -> None:
+    for name, form in (("a", "NFC"), ("b", "NFD")):
+        text = unicodedata.normalize(form, "m\u00e9thode,label\nk\u00e9ratome,p\nautre,q\n")
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
+    parts = [Statistics.of(read_frame(tmp_path / f"{n}.csv"), n, {"label"}) for n in "ab"]
+    [column] = Schema.pooled(parts).columns
+    assert (column.name, column.categories) == ("m\u00e9thode", ("autre", "k\u00e9ratome"))
+
+
+def test_long_whole_numbers_stay_apart() -> None:
+    """As float64, the two identifiers would be one."""
+    frame = frame_of({"patient": [2**53, 2**53 + 1], "x": [2**53, 1]}, "x")
+    assert frame.text("patient") == ["9007199254740992", "9007199254740993"]
+    assert frame.is_numeric("patient") and frame.columns["x"].dtype == np.float64
+
+
 def test_data_frames() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": [30, None, 50], "sex": ["F", None, "M"], "smokes": [True, False, True]})
@@ -249,6 +296,36 @@ def test_statistics_from_sites_give_the_same_schema(config: Path, command) -> No
     assert "p1-3" not in bonn.read_text()
     assert command("schema", "--pool", reference, bonn, "--out", folder / "again.toml")[0] == 0
     assert Schema.read(folder / "again.toml") == Schema.read(folder / "schema.toml")
+
+
+def test_statistics_reveal_no_column_by_a_slip(config: Path, command) -> None:
+    """A wrong --label-column or --ignore made features of labels, and revealed what should stay."""
+    folder = config.parent
+    text = (folder / "bonn.csv").read_text().splitlines()
+    lines = [f"{line},{'mrn' if i == 0 else f'P{i // 20}'}" for i, line in enumerate(text)]
+    (folder / "bonn.csv").write_text("\n".join(lines) + "\n")
+    out = folder / "bonn.json"
+    sites = ("schema", "--statistics", folder / "bonn.csv", "--out", out)
+    status, _, said = command(*sites)
+    assert status == 2 and "bonn.csv: no column 'label'; the columns are" in said and not out.exists()
+    status, _, said = command(*sites, "--label-column", "group", "--ignore", "sxe")
+    assert status == 2 and "--ignore sxe: no table has this column" in said and "mean 'sex'?" in said
+    status, printed, _ = command(*sites, "--label-column", "group", "--ignore", "sex")
+    assert status == 0 and "because of their titles: 'patient', 'mrn'" in printed
+    assert not {"mrn", "sex", "group"} & set(Statistics.from_json(out).columns)
+    assert command("schema", config, "--ignore", "sxe")[0] == 2
+    pooled = ("schema", "--pool", out, "--out", folder / "pooled.toml", "--ignore")
+    assert command(*pooled, "agee")[0] == 2 and command(*pooled, "age")[0] == 0
+    assert "age" not in [column.name for column in Schema.read(folder / "pooled.toml").columns]
+
+
+@pytest.mark.parametrize("wrong", [{"count": -5}, {"variance": -1.0}, {"mean": float("nan")}])
+def test_statistics_that_no_table_has(tmp_path: Path, wrong: dict[str, float]) -> None:
+    raw = json.loads(Statistics.of({"age": [1.0, 2.0]}, "x").to_json())
+    raw["columns"]["age"] |= wrong
+    (tmp_path / "x.json").write_text(json.dumps(raw))
+    with pytest.raises(FedmtError, match=r"x.json: these are not the statistics of a table"):
+        Statistics.from_json(tmp_path / "x.json")
 
 
 def test_a_center_elsewhere_reads_by_the_schema_it_was_sent(config: Path, command) -> None:

@@ -1,5 +1,7 @@
 """Hashed text equals scikit-learn's HashingVectorizer, and each view is a function of its row alone."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 import torch
@@ -44,7 +46,15 @@ def test_plain_is_the_hashing_vectorizer(given: list[str], ngrams: int, features
     expected = HashingVectorizer(n_features=features, ngram_range=(1, ngrams), dtype=np.float64)
     seen = input.plain(input.hashed(given).samples)
     assert seen.dtype == torch.float32 and seen.shape == (len(given), features)
-    np.testing.assert_allclose(seen.numpy(), expected.transform(given).toarray(), atol=1e-7)
+    composed = [unicodedata.normalize("NFC", text) for text in given]
+    np.testing.assert_allclose(seen.numpy(), expected.transform(composed).toarray(), atol=1e-7)
+
+
+def test_accents_composed_and_decomposed_are_one() -> None:
+    """Texts from PDF files often have decomposed accents."""
+    word = "n\u00e4vus"
+    composed, decomposed = Text((1, 4), 512).hashed([word, unicodedata.normalize("NFD", word)]).samples
+    assert torch.equal(composed, decomposed)
 
 
 def test_a_long_text_is_cut() -> None:

@@ -252,6 +252,15 @@ def test_a_run_and_what_is_made_of_it(folder: Path, command, top: str) -> None:
     rows = [line.split(",") for line in said.splitlines()]
     assert status == 0 and rows[0][0] == "vector"
     assert [row[3] for row in rows[1:]] == ["a", "b", "c", ""] and "no finite number in 'y'" in said
+    # Too large for float32, and for the network. Both gave NaN as a probability.
+    (folder / "new.csv").write_text("x,y,z\n1,1,1e39\n3e38,-3e38,3e38\n1,1,1\n")
+    status, said, error = command("predict", folder / "run", folder / "new.csv")
+    assert status == 0 and "nan" not in said and "2 of 3 vectors could not be read" in error
+    assert "line 2: no finite number in 'z'." in said
+    assert "line 3: no prediction, because its numbers are too large." in said
+    np.save(folder / "none.npy", np.ones((0, 3)))
+    status, said, error = command("predict", folder / "run", folder / "none.npy")
+    assert status == 2 and "none.npy: it contains no rows." in error
     report([folder / "run"], folder / "report.html", with_images=True)
     status, said, error = command("export", folder / "run", "--safetensors", folder / "m.safetensors")
     assert status == 0, error

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -250,6 +251,21 @@ def test_predict_writes_a_row_for_each_file(tiny_run, pictures: Path, tmp_path: 
 def test_predict_goes_through_a_pipe_as_csv(tiny_run, pictures: Path, command) -> None:
     status, printed, said = command("predict", tiny_run("single"), pictures / "0.png")
     assert status == 0 and len(rows_of(printed)) == 1 and "not calibrated" in said
+
+
+def test_predict_does_not_replace_a_pipe_or_a_link(tiny_run, pictures: Path, tmp_path: Path, command) -> None:
+    """A process run by root would otherwise replace /dev/stdout or /dev/null by a file."""
+    pipe, file, link = tmp_path / "pipe", tmp_path / "file.csv", tmp_path / "link.csv"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert command("predict", tiny_run("single"), pictures / "0.png", "--out", pipe)[0] == 0
+    assert pipe.is_fifo() and len(rows_of(os.read(end, 1 << 16).decode())) == 1
+    os.close(end)
+    file.touch()
+    link.symlink_to(file)
+    assert command("predict", tiny_run("single"), pictures / "0.png", "--out", link)[0] == 0
+    assert link.is_symlink() and len(rows_of(file.read_text())) == 1
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_predict_shows_a_table_on_a_terminal(tiny_run, pictures: Path, command, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,3 +213,18 @@ def test_a_flower_run_of_an_earlier_version_goes_on(tmp_path, make_federation) -
     other = replace(members[0], correspondence=None)
     with pytest.raises(FedmtError, match=r"began with other data .* 'elsewhere/center-1'"):
         run.keep_data(replace(there, elsewhere=(other, *members[1:])).contents())
+
+
+def test_a_pipe_or_a_link_is_not_replaced(tmp_path):
+    """Else root would replace /dev/null by a file."""
+    pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, b"data")
+    assert pipe.is_fifo() and os.read(end, 9) == b"data"
+    os.close(end)
+    link.symlink_to(file)
+    write_atomically(link, b"data")
+    assert link.is_symlink() and file.read_bytes() == b"data"
+    with pytest.raises(FedmtError, match=r"is a folder. Name a file in it"):
+        write_atomically(tmp_path, b"data")

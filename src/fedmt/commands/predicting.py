@@ -7,6 +7,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +19,7 @@ from fedmt.commands.steps import SAMPLES
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.base import Item
 from fedmt.models.loaded import Model, Top, best, load
-from fedmt.runs.files import writing
+from fedmt.runs.files import is_stream, replaceable, writing
 from fedmt.runs.folder import refuse_own_files
 
 SHOWN = 20
@@ -43,7 +44,10 @@ def predict_files(
         if len(batch.samples):
             found = iter(best(model.scores(batch.samples, space, center), model.classes(space), top))
         for file, error in zip(batch.items, batch.errors, strict=True):
-            yield Row(file.name, next(found)) if error is None else Row(file.name, [], error)
+            ranked = next(found) if error is None else []
+            if any(isnan(value) for _, value in ranked):
+                ranked, error = [], f"{file.where}: no prediction, because its numbers are too large."
+            yield Row(file.name, ranked, error or "")
 
 
 def header(word: str, top: int) -> list[str]:
@@ -132,9 +136,14 @@ def _with_bar(rows: Iterable[Row], total: int, console: Console) -> Iterator[Row
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears only when it is complete."""
-    part = path.with_name(path.name + ".part")
+    """A text file that appears only when it is complete. A pipe is written to as it is."""
     with writing(path):
+        if is_stream(path):
+            with path.open("w", newline="", encoding="utf-8") as file:
+                yield file
+            return
+        path = replaceable(path)
+        part = path.with_name(path.name + ".part")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("w", newline="", encoding="utf-8") as file:
@@ -191,4 +200,5 @@ def _tell(model: Model, space: str, count: _Count, total: int, out: Path | None,
             soft_wrap=True,
         )
     if out is not None:
-        console.print(f"{total - count.failed:,} predictions: {out}", soft_wrap=True)
+        done = total - count.failed
+        console.print(f"{done:,} prediction{'' if done == 1 else 's'}: {out}", soft_wrap=True)

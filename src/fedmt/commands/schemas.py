@@ -6,13 +6,14 @@ pools them. Between machines, each center writes its statistics, and the coordin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from fedmt.config import Config, load_config
-from fedmt.core.errors import FedmtError, listed
+from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs.tables import Schema, Statistics, TableSpec
 from fedmt.inputs.tabular import read_frame
@@ -40,11 +41,22 @@ def command_line(
             f"schema: {len(paths)} files were given, but one was expected. Only --pool takes several."
         )
     if statistics:
+        from fedmt.commands.init.identifiers import names_groups  # `init` imports this file
+
         _free(out, force, "--out berlin.json")
         frame = read_frame(paths[0])
-        found = Statistics.of(frame, paths[0].stem, {label_column, *ignore}, categorical)
+        if label_column and label_column not in frame.columns:
+            raise FedmtError(
+                f"{frame.name}: no column '{label_column}'; the columns are {listed(frame.columns, 12)}. "
+                "Name the column of the labels with --label-column, so that it is not taken as a feature. "
+                'If there are no labels, give --label-column "".'
+            )
+        _check_ignored(ignore, [frame.columns])
+        # As in `fedmt init`: the counts of such a column would name each patient.
+        titled = [t for t in frame.columns if t not in categorical and names_groups(t, frame.text(t))]
+        found = Statistics.of(frame, paths[0].stem, {label_column, *ignore, *titled}, categorical)
         target = _write(out, found.to_json())
-        tell_identifiers([found], console)
+        tell_identifiers([found], console, titled)
         console.print(
             f"Wrote {target}: counts, means and variances of {found.rows:,} rows, but no row. Read it, then "
             "send it to the coordinator, who pools the statistics of all centers: fedmt schema --pool "
@@ -54,6 +66,11 @@ def command_line(
         return
     if pool:
         parts = [Statistics.from_json(path) for path in paths]
+        _check_ignored(ignore, [part.columns for part in parts])
+        parts = [
+            replace(part, columns={t: c for t, c in part.columns.items() if t not in ignore})
+            for part in parts
+        ]
         following = "Send it to every center, and set [tables] schema to it in the config."
     else:
         config = load_config(paths[0])
@@ -88,7 +105,7 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
     labels = {
         column for _, spec in named for column in _no_features(spec)
     }  # neither of this center nor of another
-    found, problems = [], []
+    found, problems, frames = [], [], []
     for name, spec in named:
         if spec.source != "table" or spec.path is None:
             raise FedmtError(
@@ -97,12 +114,26 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
             )
         aside = {*labels, *ignore}
         try:
-            found.append(Statistics.of(read_frame(spec.path), name, aside, categorical))
+            frames.append(read_frame(spec.path))
+            found.append(Statistics.of(frames[-1], name, aside, categorical))
         except FedmtError as error:
             problems.append(f"center '{name}': {error}")
     if problems:
         raise FedmtError("\n".join(problems))
+    _check_ignored(ignore, [frame.columns for frame in frames])
     return found
+
+
+def _check_ignored(ignore: Collection[str], tables: Sequence[Iterable[str]]) -> None:
+    """Raises an error for a column that no table has: a spelling mistake would reveal the one that was
+    meant."""
+    known = list(dict.fromkeys(title for table in tables for title in table))
+    for name in ignore:
+        if name not in known:
+            raise FedmtError(
+                f"--ignore {name}: no table has this column; the columns are {listed(known, 12)}."
+                f"{nearest(name, known)}"
+            )
 
 
 def _no_features(spec: SourceSpec) -> list[str]:

@@ -202,7 +202,8 @@ class Correspondence:
         except UnicodeDecodeError:
             raise FedmtError(f"{path}: the file is not encoded in UTF-8. Save it as 'CSV UTF-8'.") from None
         except (OSError, csv.Error) as error:
-            raise FedmtError(f"{path}: the correspondence cannot be read ({error}).") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise FedmtError(f"{path}: the correspondence cannot be read ({reason}).") from None
         if len(rows) < 2:
             raise FedmtError(
                 f"{path}: expected a header with the classes of '{fine.name}' and a row for each "

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +26,13 @@ from fedmt.inputs.rows import table_header, table_rows
 if TYPE_CHECKING:
     from fedmt.inputs.base import Input
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NAN", "null", "NULL")
 """Cells that stand for a missing value, in addition to the empty ones of a Parquet file or a data frame."""
 
 SUFFIXES = (".csv", ".parquet", ".pq")
+
+EXACT = 2**53
+"""float64 has every whole number up to this one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +121,9 @@ def also(count: int) -> str:
 
 def is_number(cell: str) -> bool:
     try:
-        float(cell)
+        return not isnan(float(cell))
     except ValueError:
         return False
-    return True
 
 
 def read_frame(path: Path) -> Frame:
@@ -158,7 +162,7 @@ def _read_csv(path: Path) -> Frame:
     rows = list(table_rows(path, header))
     columns: dict[str, NDArray[Any]] = {}
     for place, title in enumerate(header):
-        columns[title] = np.array([cells[place] for _, cells in rows], dtype=object)
+        columns[title] = np.array([normalize("NFC", cells[place]) for _, cells in rows], dtype=object)
     return Frame(str(path), columns, [line for line, _ in rows])
 
 
@@ -210,13 +214,16 @@ def _spread(title: str, rows: Sequence[Sequence[float] | None], path: Path) -> d
 
 
 def _cells(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers and booleans as float64 with NaN for missing values, and everything else as text."""
-    if values.dtype.kind in "biuf":
+    """Numbers and booleans as float64 with NaN for missing values, and everything else as text.
+
+    Whole numbers that float64 would round are text too: two patients must not get the same number.
+    """
+    if values.dtype.kind in "bf":
         return values.astype(np.float64)
     cells = [None if _is_missing(v) else v for v in values.tolist()]
-    if all(v is None or isinstance(v, bool | int | float | np.number) for v in cells):
+    if all(v is None or (isinstance(v, bool | int | float | np.number) and not _is_long(v)) for v in cells):
         return np.array([np.nan if v is None else float(v) for v in cells], dtype=np.float64)
-    text = ["" if v is None else str(v).strip() for v in cells]
+    text = ["" if v is None else normalize("NFC", str(v).strip()) for v in cells]
     return np.array(text, dtype=object)
 
 
@@ -225,3 +232,7 @@ def _is_missing(cell: Any) -> bool:
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     return bool(cell != cell)  # NaN is not equal to itself
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > EXACT

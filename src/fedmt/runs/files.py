@@ -25,8 +25,12 @@ def read_utf8(path: Path) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replaces a whole file. A reader, or a kill, sees the old or the new file, never a part of it."""
-    temporary = path.with_name(path.name + ".tmp")
     with writing(path):
+        if is_stream(path):
+            path.write_bytes(data)
+            return
+        path = replaceable(path)
+        temporary = path.with_name(path.name + ".tmp")
         try:
             with temporary.open("wb") as file:
                 file.write(data)
@@ -35,6 +39,19 @@ def write_atomically(path: Path, data: bytes) -> None:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def is_stream(path: Path) -> bool:
+    """Whether this is a pipe or a device, such as /dev/stdout. Replacing it would destroy it."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def replaceable(path: Path) -> Path:
+    """The file itself if `path` is a link to one, so that the link stays. A folder is an error."""
+    path = path.resolve()
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return path
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fedmt.commands.init.doubts import all_doubts
 from fedmt.commands.init.found import Found, LeftOut, label_columns
 from fedmt.commands.init.looking import discover, look_at_any
 from fedmt.commands.init.parting import how_to_part, part_by
@@ -252,6 +253,8 @@ def _tell(plan: Plan, out: Path, console: Console) -> None:
             if proposal.usable:
                 how += ". --accept-similar uses what similar names suggest"
         console.print(f"Correspondence with '{space}': {how}.", soft_wrap=True)
+    for note in all_doubts(plan.spaces):
+        console.print(f"Note: {note}.", soft_wrap=True)
     for member in (plan.reference, *plan.centers, *plan.tests):
         for note in member.found.notes:
             console.print(f"Note: {member.found.name}: {note}.", soft_wrap=True)

@@ -19,6 +19,7 @@ from fedmt.inputs.images.shaping import AS_STORED
 from fedmt.inputs.tabular import SUFFIXES
 from fedmt.inputs.vectors.reading import vector_array
 
+SPLIT_NAME = re.compile(r"(train(ing)?|test(ing)?|val(id(ation)?)?|hold.?out|held.?out)$", re.IGNORECASE)
 TEST_NAME = re.compile(r"(test|hold.?out|held.?out|val(idation)?)([\W_\d]|$)", re.IGNORECASE)
 
 
@@ -126,6 +127,20 @@ def _look_at_folder(name: str, path: Path) -> Found:
             unused.append(
                 "some images are next to the class folders, so this is taken as a center without labels"
             )
+    elif all(SPLIT_NAME.match(label) for label in labels):
+        columns = {}
+        unused.append(
+            f"its folders {listed(sorted(set(labels)))} are taken as parts of a split and not as classes, so "
+            "this is taken as a center without labels. Give each part by itself: "
+            f"--center {name}={printable(str(path))}/PART or --test {printable(str(path))}/PART"
+        )
+    elif len(set(labels)) == 1 and all(len(p.relative_to(path).parts) > 2 for p in images):
+        columns = {}
+        inner = printable(str(path / labels[0]))
+        unused.append(
+            f"its only folder '{printable(labels[0])}' has folders in it. If these are the classes, give it "
+            f"as the center: --center {name}={inner}. Otherwise, this is a center without labels"
+        )
     elif unused and len(set(labels)) == 1:
         columns = {}  # this is the folder with a table's images rather than a class
         unused.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +21,7 @@ from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import class_name
 from fedmt.inputs.images.files import EXTENSIONS, located
 from fedmt.inputs.images.looking import SAMPLED, look_at_images
+from fedmt.inputs.rows import check_commas, table_lines
 from fedmt.inputs.tabular import read_frame
 
 LIKELY = ("label", "labels", "class", "diagnosis", "dx", "category", "target", "type", "grade", "finding")
@@ -63,7 +64,9 @@ def look_at_table(name: str, path: Path) -> Found:
         )
     every = _labels(columns, notes)
     seen = look_at_images([p for p in files[:: max(1, len(files) // SAMPLED)] if p.exists()])
-    within = [p.relative_to(root) for p in files if p.is_relative_to(root) and p != root]
+    base = Path(os.path.abspath(root))  # the table's own paths may be absolute
+    within = [Path(os.path.abspath(p)) for p in files]
+    within = [p.relative_to(base) for p in within if p.is_relative_to(base) and p != base]
     beside = frozenset(root / p.parts[0] for p in within) | {root}
     away = root if root != path.parent else None
     found = Found(name, path, "manifest", len(rows), every, image_column, away, seen, beside, tuple(notes))
@@ -89,14 +92,24 @@ def _labels(columns: Mapping[str, Sequence[str]], notes: list[str]) -> dict[str,
         for t, cells in columns.items()
         if t not in identifying and _is_label(cells)
     }
-    gaps = [t for t, cells in columns.items() if t.casefold() in LIKELY and "" in cells]
-    notes += [f"column '{t}' has empty cells; fill them in or remove the lines to use it" for t in gaps]
+    gaps = _label_gaps(columns)
+    notes += gaps
     if columns and not labels and not gaps:
         notes.append(
             f"none of its columns ({listed(columns)}) looks like labels, which means two or more values "
             "that repeat"
         )
     return {t: labels[t] for t in sorted(labels, key=lambda t: (_likelihood(t), -len(set(labels[t]))))}
+
+
+def _label_gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes on columns whose titles say that they hold labels, but which are not used because of missing
+    values."""
+    return [
+        f"column '{t}' has empty cells; fill them in or remove the lines to use it"
+        for t, cells in columns.items()
+        if t.casefold() in LIKELY and "" in cells and any(cells)
+    ]
 
 
 def _gaps(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -129,7 +142,7 @@ def look_at_rows(name: str, path: Path) -> Found:
     if len(text) - len(ranked) - len(identifying) < 1:
         raise FedmtError(f"{path}: this table has no feature columns in addition to its labels.")
     labels = {title: [*map(class_name, text[title])] for title in ranked}
-    notes = () if group_column(text) else tuple(_gaps(text))
+    notes = (*(() if group_column(text) else _gaps(text)), *_label_gaps(text))
     found = Found(name, path, "table", len(frame), labels, notes=notes, identifiers=identifying)
     features = tuple(t for t in text if t not in ranked and t not in identifying)
     return _grouped(replace(found, telling=telling, features=features), text)
@@ -164,20 +177,10 @@ def agreed(found: Sequence[Found]) -> list[Found]:
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if any(map(str.strip, row))]
-    except UnicodeDecodeError:
-        raise FedmtError(f"{path}: the table is not encoded in UTF-8. Save it as 'CSV UTF-8'.") from None
-    except (OSError, csv.Error) as error:
-        raise FedmtError(f"{path}: the table cannot be read ({error}).") from None
+    lines = [cells for _, cells in table_lines(path)]
     if not lines:
         raise FedmtError(f"{path}: the table is empty.")
-    for sign, name in ((";", "semicolons"), ("\t", "tabs")):
-        if len(lines[0]) == 1 and sign in lines[0][0]:
-            raise FedmtError(
-                f"{path}: the cells are separated by {name}. Save the table with commas instead."
-            )
+    check_commas(lines[0], path)
     if len(lines) < 2:
         raise FedmtError(f"{path}: no lines below the header.")
     return lines[0], lines[1:]

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fedmt.commands.init.doubts import all_doubts
 from fedmt.commands.init.found import Found, LeftOut, is_utf8, label_columns, printable
 from fedmt.commands.init.proposing import Entry, Member, Plan, Proposal, why_left_out
 from fedmt.commands.init.texts import are_texts, text_table
@@ -49,6 +50,7 @@ def _spaces(plan: Plan) -> str:
     lines = [
         "# The names of the classes, as they are written in the data. Centers with the same names share a "
         "space.",
+        *(_comment(f"{note}.") for note in all_doubts(plan.spaces)),
         "[spaces]",
     ]
     for name, classes in plan.spaces.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fedmt.core.errors import FedmtError
+from fedmt.core.errors import FedmtError, listed
 from fedmt.core.labels import LabelSpace, class_name
 from fedmt.data.sampleset import SampleSet, label_positions
 from fedmt.data.sources.base import Request, Source
@@ -54,13 +54,17 @@ def read_folder(
             f"{path}: image '{loose[0].name}' is next to the class folders, so it has no label. Move it into "
             "one of them or remove it."
         )
+    below = {folder: files_below(folder) for folder in folders}
+    # Unpacked archives have folders such as __MACOSX, and nothing is lost without them.
+    bare = [f for f in folders if space is not None and f.name not in space and not below[f][0]]
+    folders = [folder for folder in folders if folder not in bare]
     names = [folder.name for folder in folders]
     space = space or LabelSpace(space_name, sorted({class_name(name) for name in names}))
     classes = label_positions(names, space, [f"{path}, class folder '{name}'" for name in names])
     files, labels, where = [], [], []
     others = Counter(entry.suffix.lower() for entry in entries if not entry.is_dir())
     for folder, label in zip(folders, classes.tolist(), strict=True):
-        found, beside = files_below(folder)
+        found, beside = below[folder]
         files += found
         labels += [label] * len(found)
         where += [f"{path}, class '{folder.name}'"] * len(found)
@@ -69,6 +73,9 @@ def read_folder(
         raise no_images(path, others, "its class folders")
     images = read_images(files, where, options)
     notes = _notes(path, files, others, options)
+    if bare:
+        left = listed(folder.name for folder in bare)
+        notes = (*notes, f"{path}: folders without images that are no class were skipped: {left}.")
     return SampleSet(images, {space.name: torch.tensor(labels)}, {space.name: space}, notes)
 
 

@@ -127,7 +127,7 @@ def make_keys(out: Path, hosts: Sequence[str], centers: Sequence[str]) -> dict[s
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmt throwaway SuperLink")])
     certificate = (
         _certificate(name, ca_name, server)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

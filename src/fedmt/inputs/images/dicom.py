@@ -138,6 +138,8 @@ def _shown(stored: NDArray[Any], data: FileDataset, window: Window | None) -> Va
     else:
         ends = np.array(_stored_range(data), dtype=np.float64)
         low, high = sorted(np.asarray(apply_modality_lut(ends, data), dtype=np.float64).tolist())
+    if not low < high:
+        raise ValueError(f"rescale slope {data.get('RescaleSlope')}")
     return np.clip((values - low) / (high - low), 0, 1)
 
 
@@ -241,6 +243,9 @@ def _stored(data: FileDataset, name: str) -> NDArray[Any]:
         )
     try:
         values = pixel_array(data)
+        if values.shape[:2] != (data.Rows, data.Columns):
+            # pydicom returns all frames that the pixels have room for, whatever their number in the header.
+            raise ValueError("it has pixels of more frames than its header says")
         return apply_color_lut(values, data) if data.PhotometricInterpretation == "PALETTE COLOR" else values
     except Exception as error:  # damaged data can make the decoders raise almost any exception
         raise FedmtError(

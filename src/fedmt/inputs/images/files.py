@@ -46,8 +46,12 @@ def located(folder: Path, names: Sequence[str]) -> list[Path]:
     """The files that a table names: at `folder / name`, or else, for a bare file name, the only such file in
     a subfolder.
 
-    Many published tables name their images without the class folder that contains each one.
+    Many published tables name their images without the class folder that contains each one. Tables from
+    Windows have backslashes in their paths.
     """
+    names = [
+        name.replace("\\", "/") if "\\" in name and not (folder / name).exists() else name for name in names
+    ]
     direct = [folder / name for name in names]
     lost = {path.name for path, name in zip(direct, names, strict=True) if path.name == name}
     lost = {name for name in lost if not (folder / name).exists()}

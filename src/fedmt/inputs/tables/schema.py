@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,9 +170,11 @@ class Schema:
         for column in self.columns:
             if column.type == "categorical" and not column.categories:
                 problems.append(f"{where}: column '{column.name}' has no categories.")
-            if not column.deviation > 0:
+            if not 0 < column.deviation < inf or not isfinite(column.mean):
                 problems.append(
-                    f"{where}: column '{column.name}' has the deviation {column.deviation}; it must be > 0."
+                    f"{where}: column '{column.name}' has the mean {column.mean} and the deviation "
+                    f"{column.deviation}. Both must be finite, and the deviation must be > 0. Extreme values "
+                    "in the data may be the reason."
                 )
         if not names:
             problems.append(f"{where}: no columns. {HOW}")
@@ -239,7 +242,7 @@ def pooled(statistics: Sequence[Statistics]) -> Schema:
         elif kinds:
             columns.append(_pooled(name, [c for c in own.values() if c is not None]))
     if problems:
-        advice = "Rename or correct the columns, or leave them out with --ignore."
+        advice = "Rename or correct the columns, or leave them out: `fedmt schema` has --ignore COLUMN."
         raise FedmtError("\n  ".join(["The tables do not fit together:", *problems, advice]))
     schema = Schema(tuple(columns))
     schema.check("the schema")

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fedmt.core.errors import FedmtError
-from fedmt.inputs.tabular import Frame, frame_of
+from fedmt.inputs.tabular import Frame, also, frame_of
 
 FORMAT = "fedmt-statistics-1"
 
@@ -46,6 +47,12 @@ class ColumnStatistics:
     mean: float = 0.0
     variance: float = 0.0
     counts: Mapping[str, int] | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether a table may have these statistics. They may come from elsewhere."""
+        counts = (self.count, self.missing, *(self.counts or {}).values())
+        return min(counts) >= 0 and isfinite(self.mean) and 0 <= self.variance < inf
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,10 @@ class Statistics:
             raw = json.loads(path.read_text(encoding="utf-8"))
             if raw.pop("format", None) != FORMAT:
                 raise ValueError("another format")
-            return TypeAdapter(cls).validate_python(raw)
+            found = TypeAdapter(cls).validate_python(raw)
+            if not all(column.possible for column in found.columns.values()):
+                raise ValueError("numbers that no table has")
+            return found
         except OSError as error:
             raise FedmtError(f"{path} cannot be read ({error.strerror}). Correct its path.") from None
         except (ValueError, AttributeError, ValidationError):
@@ -107,10 +117,14 @@ def _column(frame: Frame, name: str, categorical: bool) -> ColumnStatistics:
             "categorical", len(values), missing, counts=dict(sorted(Counter(values).items()))
         )
     numbers = frame.numbers(name)
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if len(infinite):
+        place = frame.place(int(infinite[0]))
+        raise FedmtError(
+            f"{place}: column '{name}' is infinite{also(len(infinite))}, expected a number. Correct it, or "
+            "leave the cell empty."
+        )
     numbers = numbers[~np.isnan(numbers)]
-    infinite = int(np.isinf(numbers).sum())
-    if infinite:
-        raise FedmtError(f"{frame.name}: {infinite:,} values of column '{name}' are infinite; correct them.")
     return ColumnStatistics("numeric", len(numbers), missing, float(numbers.mean()), float(numbers.var()))
 
 

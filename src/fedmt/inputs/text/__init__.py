@@ -124,7 +124,7 @@ class Text(Input):
             "shape": ["batch", ngrams, length],
             "words": (
                 f"the first {length} matches of the regular expression (?u)\\b\\w\\w+\\b in the text in "
-                "lowercase (Python's re and str.lower)"
+                "Unicode NFC and lowercase (Python's re, unicodedata.normalize and str.lower)"
             ),
             "ngrams": f"1 to {ngrams} neighboring words, joined by one space",
             "layout": (

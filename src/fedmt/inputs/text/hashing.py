@@ -8,6 +8,7 @@ some of them can be dropped before they are added up (views.py).
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,8 @@ def hash_texts(texts: Sequence[str], shape: tuple[int, int], features: int) -> H
     ngrams, length = shape
     own = vectorizer(features, ngrams)
     clean, split = own.build_preprocessor(), own.build_tokenizer()
-    words: list[list[str]] = [split(clean(text)) for text in texts]
+    # An accent may be stored as a character of its own, which would split its word in two.
+    words: list[list[str]] = [split(clean(unicodedata.normalize("NFC", text))) for text in texts]
     places: dict[str, int] = {}  # every n-gram once, because most occur often
     index = np.zeros((len(texts), ngrams, length), dtype=np.int64)
     for row, found in enumerate(words):

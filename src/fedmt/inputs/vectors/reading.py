@@ -185,6 +185,8 @@ def find_rows(paths: Sequence[Path]) -> list[Item]:
                 raise FedmtError(f"{path}: no table in it; expected .csv, .parquet, .npy or .npz files.")
         for file in files:
             frame = open_rows(file)
+            if not len(frame):
+                raise FedmtError(f"{file}: it contains no rows.")
             items += [RowItem(frame.place(i), frame.place(i), file, i) for i in range(len(frame))]
     return items
 
@@ -225,7 +227,7 @@ def decoded(frame: Frame, size: int, columns: Sequence[str]) -> tuple[Tensor, li
             f"{listed(frame.columns, 12)}."
         )
     values = np.stack([_lenient(frame, name) for name in names], 1)
-    wrong = ~np.isfinite(values)
+    wrong = ~torch.from_numpy(values).float().isfinite().numpy()  # as the model sees them
     errors: list[str | None] = [None] * len(frame)
     for row in np.flatnonzero(wrong.any(1)).tolist():
         bad = [name for name, flag in zip(names, wrong[row], strict=True) if flag]
