@@ -320,7 +320,7 @@ BROKEN[4, 2] = np.inf
         ),
         (
             {"reference": (pd.DataFrame({"age": [np.inf] * 6}), LABELS), "centers": {"O": pd.DataFrame()}},
-            "6 values of column 'age' are infinite",
+            "center 'reference', row 0: column 'age' is infinite, as in 5 more rows, expected a number",
         ),
         (
             {

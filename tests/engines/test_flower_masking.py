@@ -138,7 +138,7 @@ def make(tmp_path, keys, monkeypatch) -> Callable[..., tuple[Path, Nodes]]:
         assert path is not None
         return next(c for c in read(path, path.read_text()).centers if c.name == self.file.name)
 
-    monkeypatch.setattr(CenterSettings, "_of_federation", center)  # read once, not once per message
+    monkeypatch.setattr(CenterSettings, "of_federation", center)  # read once, not once per message
     folder, prints = keys
 
     def make_config(
