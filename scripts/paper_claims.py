@@ -185,7 +185,7 @@ CLAIMS = (
         f"{PAPERS_GAP:.2f} points below it, as in the paper",
         _estimated_close_to_given,
     ),
-    Claim("More labelled images help every method", _more_labels_help),
+    Claim("More labeled images help every method", _more_labels_help),
     Claim("FedMT predicts the coarse classes better than FedTrans and FedRep", _coarse),
     Claim("FedMT is above SemiFL on non-IID data, at every gamma", _above_semifl("noniid")),
     Claim("FedMT is above SemiFL for every number of centers", _above_semifl("scalability")),

@@ -35,12 +35,12 @@ METHODS = {
 BY_ROW = {
     "main": (
         "accuracy.fine",
-        "labelled images per class at the reference center",
+        "labeled images per class at the reference center",
         "test accuracy, fine classes, %",
     ),
     "coarse": (
         "accuracy.coarse",
-        "labelled images per class at the reference center",
+        "labeled images per class at the reference center",
         "test accuracy, coarse classes, %",
     ),
     "noniid": ("accuracy.fine", "split", "test accuracy, fine classes, %"),

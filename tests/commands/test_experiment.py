@@ -331,11 +331,11 @@ def test_the_bundled_base_is_the_quickstarts():
     assert dump_config(config) == dump_config(quickstart_config("FedMT (T)", 0))
 
 
-def test_the_oracle_of_cifar100_has_as_many_centers():
+def test_all_fine_labels_of_cifar100_has_as_many_centers():
     """A table in `set` is merged into the base's table, so the coarse centers must be removed by name."""
     cells = expand(read_experiment(experiments_folder() / "cifar100.toml"), Sweep())
     spaces = {c.column: c.runs[0].config.benchmark.spaces for c in cells if c.row == "n = 25"}
-    assert spaces["Oracle"] == {"coarse": 0, "fine": 10}
+    assert spaces["All fine labels"] == {"coarse": 0, "fine": 10}
     assert spaces["FedMT (T)"] == {"coarse": 10}
 
 
