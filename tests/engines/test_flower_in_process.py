@@ -619,6 +619,7 @@ def test_texts_are_hashed_at_their_center(tmp_path, monkeypatch, quick) -> None:
     coordinate(grid, load_config(path), tmp_path / "flower")
     assert_equal(weights(tmp_path / "flower"), weights(tmp_path / "local"))
     assert grid.seen and not any("zanzibar" in str(wire.facts_of(reply)) for *_, reply in grid.seen)
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0  # nobody else on the machine reads what it keeps
 
 
 # -- a center's device --------------------------------------------------------------------------------

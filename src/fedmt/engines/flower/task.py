@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,9 @@ class Task:
 
 def open_task(message: Message, context: Context) -> Task:
     settings = find_settings(context)
+    with suppress(OSError):  # whoever writes into it says what is wrong
+        # Decoded images, M-hat and the ledger are for the center's own user only, as the data may be.
+        settings.file.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Task(message, wire.facts_of(message.content), settings, settings.private_key())
 
 
