@@ -45,7 +45,7 @@ ALONE = {
     "reference_batch_size": 10,
     "learning_rate": 0.05,
 }
-# With --quick: seconds instead of minutes, to check that an installation works.
+# With --quick, to check in less than a minute that an installation works.
 QUICK = {"rounds": 2, "reference_epochs": 1, "warmup_epochs": 5}
 OPERATIONS = (
     "identity", *GEOMETRIC, "autocontrast", "brightness", "contrast", "posterize", "solarize",

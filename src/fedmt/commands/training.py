@@ -62,10 +62,11 @@ def quickstart(
     ),
     seed: Annotated[int, typer.Option(min=0, help="Number that determines everything random.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer rounds and images, to see in seconds that it works.")
+        bool,
+        typer.Option("--quick", help="Fewer rounds and images, to see in less than a minute that it works."),
     ] = False,
 ) -> None:
-    """Compare Single, FedMT (T) and FedMT (E) on bundled images, in a few minutes on a laptop."""
+    """Compare Single, FedMT (T) and FedMT (E) on bundled images, in one to two minutes on a laptop."""
     from fedmt.commands.quickstart import quickstart as run_quickstart
     from fedmt.commands.steps import next_step
     from fedmt.training.progress import make_console
