@@ -151,6 +151,68 @@ def test_what_the_coordinator_asks_for(check):
     )
 
 
+def test_the_coordinators_correspondence_does_not_travel(check):
+    """The coordinator's own check says that M is known, so only the center can see that it will not be."""
+    given = (
+        "[method]",
+        '[correspondences.triage]\nmelanoma = "malignant"\nnevus = "benign"\nkeratosis = "benign"\n[method]',
+    )
+    status, said = check(coordinator=given)
+    assert status == 0 and "Note" not in said, said
+    status, said = check(('correspondence = "triage.csv"\n', ""))
+    assert status == 0 and "gives none, and the coordinator sends none" in said, said
+
+
+def test_a_correspondence_that_is_not_the_coordinators_is_noted(check):
+    other = 'space = "triage"\ncorrespondence = "other.csv"\n'
+    status, said = check(coordinator=('space = "triage"\n', other))
+    assert status == 0 and "Note" not in said, said  # its file is not at the center, so nobody can compare
+    table = '{ melanoma = "malignant", nevus = "malignant", keratosis = "benign" }'
+    status, said = check(coordinator=('"other.csv"', table))
+    assert status == 0 and "differs from the one in" in said, said
+    status, said = check(coordinator=('name = "fedmt"', 'name = "fedrep"'))
+    assert status == 0 and "differs from the one in" not in said, said  # this method uses none
+
+
+def test_what_a_mean_of_the_estimates_needs(check):
+    average = ("[method]", "[method]\naverage = true")
+    status, said = check(coordinator=average)
+    assert status == 2 and "has method.average, which needs share_correspondence = true" in said, said
+    assert check(('key = "', 'share_correspondence = true\nkey = "'))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("center", "deployment", "said"),
+    [
+        ("", "max_samples = 5", "it has 6 samples, but"),
+        ("threshold = 4", "max_samples = 6", "its threshold is 4, but"),
+        ("", "max_samples = 6", ""),
+    ],
+)
+def test_the_terms_of_secure_aggregation(check, folder, center, deployment, said):
+    others = {name: "SHA256:" + name[0] * 43 for name in ("Cairo", "Delhi", "Essen")}
+    members = "".join(
+        f'[[centers]]\nname = "{name}"\nsource = "remote"\nspace = "triage"\nkey = "{key}"\n'
+        for name, key in others.items()
+    )
+    with (folder / "federation.toml").open("a") as file:
+        file.write(members + f"[deployment]\nsecure_aggregation = true\n{deployment}\n")
+    peers = "".join(f'{name} = "{key}"\n' for name, key in others.items())
+    status, message = check(("[data]", f"{center}\n[peers]\n{peers}[data]"))
+    assert (status == 2 and said in message) if said else status == 0, message
+
+
+def test_a_center_without_the_schema_is_told_whom_to_ask(check, folder):
+    (folder / "rows.csv").write_text("age,label\n50,benign\n60,malignant\n")
+    check(
+        ('source = "npz"\npath = "berlin.npz"', 'source = "table"\npath = "rows.csv"'),
+        coordinator=('"folder"\npath = "not', '"table"\npath = "not'),
+    )
+    status, said = check(coordinator=("", 'input = "tables"\ntables.schema = "schema.toml"\n'))
+    assert status == 2 and "schema.toml: this schema does not exist" in said
+    assert "Ask the coordinator for a copy" in said and "`fedmt schema" not in said, said
+
+
 def test_code_of_the_coordinator_is_not_imported(check, folder, monkeypatch):
     """The copy of the config is the coordinator's, and may name anything."""
     (folder / "evil.py").write_text("raise SystemExit('it was imported')")
