@@ -65,8 +65,8 @@ def evaluated(source: Source, folder: Path) -> Evaluation:
 
 def table(space: str, found: Sequence[Comparison], metrics: Sequence[str]) -> Table:
     """The differences in one label space: a row for each metric, two columns for each run."""
-    samples, base = found[0].samples[space], found[0].second
-    shown = Table(title=f"{space}, {samples:,} {found[0].noun}s; differences with 95% intervals")
+    base = found[0].second
+    shown = Table(title=f"{space}, {found[0].tested_on(space)}; differences with 95% intervals")
     shown.add_column("metric")
     shown.add_column(base, justify="right")
     for one in found:
