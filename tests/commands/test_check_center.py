@@ -127,6 +127,7 @@ def test_without_the_coordinators_config_only_the_file_is_checked(folder, comman
         (("keys/Berlin", "keys/Cairo"), "expects SHA256:"),
         (('key = "keys/Berlin"\n', ""), "expects the answers to be signed"),
         (("berlin.npz", "berlyn.npz"), "berlyn.npz"),
+        (('key = "', 'device = "gpu"\nkey = "'), "center 'Berlin': device: 'gpu' is not a device"),
         (('space = "triage"\ncorrespondence = "triage.csv"\n', ""), "it has no labels, but"),
         (('[spaces]\ntriage = ["malignant", "benign"]', '[spaces]\ntriage = ["bad"]'), "are 'bad'"),
         (("[data]", 'peers.Cairo = "SHA256:' + "A" * 43 + '"\n[data]'), "has no secure aggregation"),
@@ -186,6 +187,11 @@ def test_what_a_mean_of_the_estimates_needs(check):
     [
         ("", "max_samples = 5", "it has 6 samples, but"),
         ("threshold = 4", "max_samples = 6", "its threshold is 4, but"),
+        (
+            '[peers]\nFes = "SHA256:' + "F" * 43 + '"',
+            "threshold = 3",
+            "its threshold is 4, because with [peers] it counts 5 centers, but that of",
+        ),
         ("", "max_samples = 6", ""),
     ],
 )
@@ -198,7 +204,8 @@ def test_the_terms_of_secure_aggregation(check, folder, center, deployment, said
     with (folder / "federation.toml").open("a") as file:
         file.write(members + f"[deployment]\nsecure_aggregation = true\n{deployment}\n")
     peers = "".join(f'{name} = "{key}"\n' for name, key in others.items())
-    status, message = check(("[data]", f"{center}\n[peers]\n{peers}[data]"))
+    center = center if "[peers]" in center else f"{center}\n[peers]"
+    status, message = check(("[data]", f"{center}\n{peers}[data]"))
     assert (status == 2 and said in message) if said else status == 0, message
 
 

@@ -17,6 +17,7 @@ from fedmt.core.registry import NotAllowed, importing_only
 from fedmt.data.center import Center
 from fedmt.data.loading import Vocabulary
 from fedmt.engines.budget import privacy_notes
+from fedmt.engines.device import pick_device
 from fedmt.engines.flower.allowing import check_names
 from fedmt.engines.flower.answers import not_promised
 from fedmt.engines.flower.checking import other_labels
@@ -44,11 +45,18 @@ def check_center(path: Path, federation: Path | None) -> Checked:
     """
     settings = CenterSettings.read(path)
     file, key = settings.file, settings.private_key()
+    own = f"{path}: center '{file.name}'"
+    problems: list[str] = []
+    try:
+        pick_device(file.device)
+    except FedmtError as error:
+        problems.append(f"{own}: {error}")
+    if federation is None and problems:
+        raise FedmtError(problems[0])
     if federation is None:
         # For trials, a center's file may name the config from which its data come.
         center = None if file.federation is None else settings.of_federation()
         return Checked(file, center)
-    own = f"{path}: center '{file.name}'"
     raw, _ = read_toml(federation)
     try:
         check_names({"config": raw}, file.allow)  # before anything that the config names is imported
@@ -63,7 +71,7 @@ def check_center(path: Path, federation: Path | None) -> Checked:
             )
         spaces = {name: LabelSpace(name, classes) for name, classes in config.spaces.items()}
         misfits = _misfits(settings, key, config, spaces, federation)
-        problems = [f"{own}: {said}{'' if said.endswith('?') else '.'}" for said in misfits]
+        problems += [f"{own}: {said}{'' if said.endswith('?') else '.'}" for said in misfits]
         wanted = spaces[config.wanted]
         try:
             center, notes = settings.read_as(wanted, INPUTS[config.input].without_reference(config.options))
@@ -111,9 +119,11 @@ def _misfits(
     if config.sums_only and (key is None or not file.peers):
         yield f"{federation} has secure aggregation, which needs `key` and [peers] in center.toml"
     summing = build_summing(config, len(config.centers))
-    least = file.threshold or least_threshold(len({*file.peers, file.name}))
+    everyone = len({*file.peers, file.name})
+    least = file.threshold or least_threshold(everyone)
     if summing is not None and file.peers and least > summing.threshold:
-        yield f"its threshold is {least}, but that of {federation} is {summing.threshold}"
+        why = "" if file.threshold else f" because with [peers] it counts {everyone} centers,"
+        yield f"its threshold is {least},{why} but that of {federation} is {summing.threshold}"
     if getattr(build_method(config), "average", False) and not file.share_correspondence:
         yield f"{federation} has method.average, which needs share_correspondence = true in center.toml"
     if config.sums_only and file.share_metrics:
