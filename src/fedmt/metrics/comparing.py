@@ -140,6 +140,8 @@ def _resampled(compared: Compared, metrics: Sequence[str] | None) -> dict[str, D
         if math.isfinite(one - other):
             found[metric.name] = Difference(metric.name, one, other, one - other, math.nan, math.nan)
             statistics[metric.name] = [[metric.statistic(p, labels) for p in side] for side in sides]
+    if groups is not None and not groups.any():
+        return found  # as in `intervals`: a single group does not show how much groups differ
     drawn: dict[str, list[Tensor]] = {name: [] for name in found}
     samples, classes = sides[0][0].shape
     for weights in drawn_weights(samples, classes, labels.device, RESAMPLES, groups):
