@@ -26,6 +26,7 @@ from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
 from fedmt.commands.sweeps.workers import run_all
 from fedmt.core.errors import FedmtError
 from fedmt.metrics.comparing import Difference, _mean, differences, mean_difference
+from fedmt.metrics.evidence import Compared
 from fedmt.runs.comparison import probabilities
 from fedmt.runs.evaluation import Predicted, read_evaluation
 
@@ -215,8 +216,8 @@ def test_the_difference_from_the_baseline_is_the_paired_one(folder):
     for digests in zip(cells["FedMT (E)"]["runs"], cells["Single"]["runs"], strict=True):
         one, other = (_evaluation(paths[digest]) for digest in digests)
         labels = torch.from_numpy(one.labels.astype("int64"))
-        tests.append(([probabilities(one)], [probabilities(other)], labels))
-        each.append(differences(*tests[-1], ["accuracy"])["accuracy"])
+        tests.append(Compared([probabilities(one)], [probabilities(other)], labels))
+        each.append(differences(*tests[-1][:3], ["accuracy"])["accuracy"])
     shown = cells["FedMT (E)"]["metrics"]["accuracy.garment"]["difference"]
     assert shown == mean_difference(tests, "accuracy").to_json()
     assert shown["value"] == pytest.approx(sum(d.value for d in each) / 2)
