@@ -127,6 +127,7 @@ def test_without_the_coordinators_config_only_the_file_is_checked(folder, comman
         (("keys/Berlin", "keys/Cairo"), "expects SHA256:"),
         (('key = "keys/Berlin"\n', ""), "expects the answers to be signed"),
         (("berlin.npz", "berlyn.npz"), "berlyn.npz"),
+        (('key = "', 'device = "gpu"\nkey = "'), "center 'Berlin': device: 'gpu' is not a device"),
         (('space = "triage"\ncorrespondence = "triage.csv"\n', ""), "it has no labels, but"),
         (('[spaces]\ntriage = ["malignant", "benign"]', '[spaces]\ntriage = ["bad"]'), "are 'bad'"),
         (("[data]", 'peers.Cairo = "SHA256:' + "A" * 43 + '"\n[data]'), "has no secure aggregation"),
@@ -149,6 +150,74 @@ def test_what_the_coordinator_asks_for(check):
     assert (
         status == 2 and "the federation's config requires [privacy], but its center.toml has none" in message
     )
+
+
+def test_the_coordinators_correspondence_does_not_travel(check):
+    """The coordinator's own check says that M is known, so only the center can see that it will not be."""
+    given = (
+        "[method]",
+        '[correspondences.triage]\nmelanoma = "malignant"\nnevus = "benign"\nkeratosis = "benign"\n[method]',
+    )
+    status, said = check(coordinator=given)
+    assert status == 0 and "Note" not in said, said
+    status, said = check(('correspondence = "triage.csv"\n', ""))
+    assert status == 0 and "gives none, and the coordinator sends none" in said, said
+
+
+def test_a_correspondence_that_is_not_the_coordinators_is_noted(check):
+    other = 'space = "triage"\ncorrespondence = "other.csv"\n'
+    status, said = check(coordinator=('space = "triage"\n', other))
+    assert status == 0 and "Note" not in said, said  # its file is not at the center, so nobody can compare
+    table = '{ melanoma = "malignant", nevus = "malignant", keratosis = "benign" }'
+    status, said = check(coordinator=('"other.csv"', table))
+    assert status == 0 and "differs from the one in" in said, said
+    status, said = check(coordinator=('name = "fedmt"', 'name = "fedrep"'))
+    assert status == 0 and "differs from the one in" not in said, said  # this method uses none
+
+
+def test_what_a_mean_of_the_estimates_needs(check):
+    average = ("[method]", "[method]\naverage = true")
+    status, said = check(coordinator=average)
+    assert status == 2 and "has method.average, which needs share_correspondence = true" in said, said
+    assert check(('key = "', 'share_correspondence = true\nkey = "'))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("center", "deployment", "said"),
+    [
+        ("", "max_samples = 5", "it has 6 samples, but"),
+        ("threshold = 4", "max_samples = 6", "its threshold is 4, but"),
+        (
+            '[peers]\nFes = "SHA256:' + "F" * 43 + '"',
+            "threshold = 3",
+            "its threshold is 4, because with [peers] it counts 5 centers, but that of",
+        ),
+        ("", "max_samples = 6", ""),
+    ],
+)
+def test_the_terms_of_secure_aggregation(check, folder, center, deployment, said):
+    others = {name: "SHA256:" + name[0] * 43 for name in ("Cairo", "Delhi", "Essen")}
+    members = "".join(
+        f'[[centers]]\nname = "{name}"\nsource = "remote"\nspace = "triage"\nkey = "{key}"\n'
+        for name, key in others.items()
+    )
+    with (folder / "federation.toml").open("a") as file:
+        file.write(members + f"[deployment]\nsecure_aggregation = true\n{deployment}\n")
+    peers = "".join(f'{name} = "{key}"\n' for name, key in others.items())
+    center = center if "[peers]" in center else f"{center}\n[peers]"
+    status, message = check(("[data]", f"{center}\n{peers}[data]"))
+    assert (status == 2 and said in message) if said else status == 0, message
+
+
+def test_a_center_without_the_schema_is_told_whom_to_ask(check, folder):
+    (folder / "rows.csv").write_text("age,label\n50,benign\n60,malignant\n")
+    check(
+        ('source = "npz"\npath = "berlin.npz"', 'source = "table"\npath = "rows.csv"'),
+        coordinator=('"folder"\npath = "not', '"table"\npath = "not'),
+    )
+    status, said = check(coordinator=("", 'input = "tables"\ntables.schema = "schema.toml"\n'))
+    assert status == 2 and "schema.toml: this schema does not exist" in said
+    assert "Ask the coordinator for a copy" in said and "`fedmt schema" not in said, said
 
 
 def test_code_of_the_coordinator_is_not_imported(check, folder, monkeypatch):

@@ -1,6 +1,7 @@
 """`fedmt run --baseline` and `fedmt compare`: from two runs to a verdict, in words and as JSON."""
 
 import json
+import math
 import shutil
 import sys
 import tomllib
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from fedmt.commands import cli
+from fedmt.commands.comparing import _cell
 from fedmt.commands.running import baseline_folder
+from fedmt.commands.sweeps.results import _signed
 from fedmt.config.building import build_method
 from fedmt.config.dumping import dump_config
 from fedmt.config.variants import load_variant
 from fedmt.core.errors import FedmtError
 from fedmt.metrics import METRICS
+from fedmt.metrics.comparing import Difference
 from fedmt.runs.folder import RunFolder
 
 CONFIG = """
@@ -132,6 +136,12 @@ def test_compare_prints_every_metric_and_a_verdict(pair, invoke):
     assert out.splitlines()[-1] == "Next: fedmt report fedmt single"
     status, out, _ = invoke("compare", "fedmt", "--baseline", "single", "--metric", "auroc")
     assert status == 0 and "AUROC" in out and "Brier" not in out
+
+
+def test_a_difference_without_an_interval_says_so():
+    """As that of a test set whose samples are all of one patient."""
+    unknown = Difference("accuracy", 0.5, 0.4, 0.1, math.nan, math.nan)
+    assert _cell(unknown) == "+10.0 (no interval)" and _signed(unknown, True) == "+10.0 (no interval)"
 
 
 def test_compare_for_programs(pair, invoke):

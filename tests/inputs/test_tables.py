@@ -244,6 +244,21 @@ def test_data_frames() -> None:
 # -- from a table to a model ----------------------------------------------------------------------
 
 
+def test_the_number_of_a_patient_with_several_rows_is_no_feature(config: Path, command) -> None:
+    """As at a center (`fedmt schema --statistics`), so that a rehearsal has the same features."""
+    folder = config.parent
+    for path in folder.glob("*.csv"):
+        first, *rows = path.read_text().splitlines()
+        numbered = [f"{number // 3},{row}" for number, row in enumerate(rows)]
+        path.write_text("\n".join([f"patient_id,{first}", *numbered]) + "\n")
+    status, said, error = command("schema", config)
+    assert status == 0, error
+    assert "left out as identifiers because of their titles: 'patient_id'" in " ".join((said + error).split())
+    assert "patient_id" not in (folder / "schema.toml").read_text()
+    kept = ("schema", config, "--out", folder / "kept.toml", "--categorical", "patient_id")
+    assert command(*kept)[0] == 0 and "patient_id" in (folder / "kept.toml").read_text()
+
+
 def test_a_missing_schema_names_the_command(config: Path, command) -> None:
     status, _, said = command("check", config)
     assert status == 2 and "this schema does not exist. `fedmt schema federation.toml` makes it" in said

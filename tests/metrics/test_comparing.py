@@ -155,6 +155,17 @@ def test_a_metric_that_is_not_defined_is_left_out_and_one_sample_has_no_verdict(
         assert alone.judged == "no difference"
 
 
+def test_one_patient_tells_nothing_about_others():
+    """Every resample of a single group is the test set itself, which looks like an interval without width."""
+    one, two, labels = drawn(40, 4)
+    groups = torch.zeros(40, dtype=torch.int64)
+    for alone in differences([one], [two], labels, groups=groups).values():
+        assert math.isnan(alone.low) and math.isnan(alone.high) and alone.judged == "no difference"
+        assert "too few test samples for an interval" in alone.words() or alone.value == 0
+    groups[20:] = 1
+    assert not math.isnan(differences([one], [two], labels, groups=groups)["accuracy"].low)
+
+
 def of(name: str, value: float, low: float, high: float) -> dict[str, Difference]:
     return {name: Difference(name, 0.5 + value, 0.5, value, low, high)}
 

@@ -78,6 +78,12 @@ def test_images_of_one_patient_are_compared_together():
     expected = differences(*sides, labels, groups=torch.from_numpy(patients))
     assert expected != differences(*sides, labels)
     assert compare({"a": grouped}, {"b": two}).differences["lesion"] == expected
+    # A reader sees whether the interval counts patients, and how few they are.
+    found = compare({"a": grouped}, {"b": two})
+    assert "90 test samples in 15 groups" in found.verdict.sentence, found.verdict.sentence
+    assert "lesion, 90 test samples in 15 groups:" in repr(found)
+    assert found.to_json()["groups"] == {"lesion": 15}
+    assert "groups" not in compare({"a": one}, {"b": two}).to_json()
     assert compare({"b": two}, {"a": grouped}).differences["lesion"] == differences(
         *reversed(sides), labels, groups=torch.from_numpy(patients)
     )

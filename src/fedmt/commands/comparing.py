@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def evaluated(source: Source, folder: Path) -> Evaluation:
 
 def table(space: str, found: Sequence[Comparison], metrics: Sequence[str]) -> Table:
     """The differences in one label space: a row for each metric, two columns for each run."""
-    samples, base = found[0].samples[space], found[0].second
-    shown = Table(title=f"{space}, {samples:,} {found[0].noun}s; differences with 95% intervals")
+    base = found[0].second
+    shown = Table(title=f"{space}, {found[0].tested_on(space)}; differences with 95% intervals")
     shown.add_column("metric")
     shown.add_column(base, justify="right")
     for one in found:
@@ -85,6 +86,8 @@ def table(space: str, found: Sequence[Comparison], metrics: Sequence[str]) -> Ta
 def _cell(of: Difference) -> str:
     scale, digits = (100.0, 1) if METRICS[of.metric].unit == "share" else (1.0, 3)
     value, low, high = (f"{scale * x:+.{digits}f}" for x in (of.value, of.low, of.high))
+    if not math.isfinite(of.low + of.high):
+        return f"{value} (no interval)"
     mark = {"better": "  better", "worse": "  worse", "no difference": ""}[of.judged]
     return f"{value} ({low} to {high}){mark}"
 

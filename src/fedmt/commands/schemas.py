@@ -16,7 +16,7 @@ from fedmt.config import Config, load_config
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs.tables import Schema, Statistics, TableSpec
-from fedmt.inputs.tabular import read_frame
+from fedmt.inputs.tabular import Frame, read_frame
 from fedmt.runs.files import write_atomically, writing
 
 
@@ -41,8 +41,6 @@ def command_line(
             f"schema: {len(paths)} files were given, but one was expected. Only --pool takes several."
         )
     if statistics:
-        from fedmt.commands.init.identifiers import names_groups  # `init` imports this file
-
         _free(out, force, "--out berlin.json")
         frame = read_frame(paths[0])
         if label_column and label_column not in frame.columns:
@@ -52,8 +50,7 @@ def command_line(
                 'If there are no labels, give --label-column "".'
             )
         _check_ignored(ignore, [frame.columns])
-        # As in `fedmt init`: the counts of such a column would name each patient.
-        titled = [t for t in frame.columns if t not in categorical and names_groups(t, frame.text(t))]
+        titled = _titled(frame, categorical)
         found = Statistics.of(frame, paths[0].stem, {label_column, *ignore, *titled}, categorical)
         target = _write(out, found.to_json())
         tell_identifiers([found], console, titled)
@@ -64,6 +61,7 @@ def command_line(
             soft_wrap=True,
         )
         return
+    titled = []
     if pool:
         parts = [Statistics.from_json(path) for path in paths]
         _check_ignored(ignore, [part.columns for part in parts])
@@ -79,14 +77,14 @@ def command_line(
                 f'{paths[0]}: input = "{config.input}" needs no schema. A schema belongs to input = "tables".'
             )
         out = out or config.options.schema
-        parts = _of_config(config, ignore, categorical)
+        parts, titled = _of_config(config, ignore, categorical)
         following = f"Next: fedmt check {paths[0]}"
     _free(out, force, "--out schema.toml, or [tables] schema in the config")
     schema = Schema.pooled(parts)
     rows = sum(part.rows for part in parts)
     about = f"Pooled from the statistics of {listed([p.name for p in parts], 20)}: {rows:,} rows in total."
     target = _write(out, schema.to_toml(about))
-    tell_identifiers(parts, console)
+    tell_identifiers(parts, console, titled)
     numeric = sum(column.type == "numeric" for column in schema.columns)
     console.print(
         f"Wrote {target}: {numeric} numeric and {len(schema.columns) - numeric} categorical columns become "
@@ -95,8 +93,19 @@ def command_line(
     )
 
 
-def _of_config(config: Config, ignore: Collection[str], categorical: Collection[str]) -> list[Statistics]:
-    """The statistics of each center separately. Tests are not included."""
+def _titled(frame: Frame, categorical: Collection[str]) -> list[str]:
+    """The columns that name patients or the like by their titles. As in `fedmt init`: their counts would
+    name each patient, and a model would learn to recognize patients."""
+    from fedmt.commands.init.identifiers import names_groups  # `init` imports this file
+
+    return [t for t in frame.columns if t not in categorical and names_groups(t, frame.text(t))]
+
+
+def _of_config(
+    config: Config, ignore: Collection[str], categorical: Collection[str]
+) -> tuple[list[Statistics], list[str]]:
+    """The statistics of each center separately, and the columns left out because of their titles. Tests are
+    not included."""
     named: list[tuple[str, SourceSpec]] = [(center.name, center) for center in config.centers]
     if config.reference is not None:
         named.insert(0, (config.reference.name, config.reference))
@@ -105,23 +114,29 @@ def _of_config(config: Config, ignore: Collection[str], categorical: Collection[
     labels = {
         column for _, spec in named for column in _no_features(spec)
     }  # neither of this center nor of another
-    found, problems, frames = [], [], []
+    found, problems, frames = [], [], list[tuple[str, Frame]]()
     for name, spec in named:
         if spec.source != "table" or spec.path is None:
             raise FedmtError(
                 f"center '{name}': source '{spec.source}' has no table here. If the data stay on their own "
                 "machines, run `fedmt schema --statistics` there and `fedmt schema --pool` here."
             )
-        aside = {*labels, *ignore}
         try:
-            frames.append(read_frame(spec.path))
-            found.append(Statistics.of(frames[-1], name, aside, categorical))
+            frames.append((name, read_frame(spec.path)))
+        except FedmtError as error:
+            problems.append(f"center '{name}': {error}")
+    aside = {*labels, *ignore}
+    titles = dict.fromkeys(t for _, frame in frames for t in _titled(frame, categorical))
+    titled = [title for title in titles if title not in aside]
+    for name, frame in frames:
+        try:
+            found.append(Statistics.of(frame, name, {*aside, *titled}, categorical))
         except FedmtError as error:
             problems.append(f"center '{name}': {error}")
     if problems:
         raise FedmtError("\n".join(problems))
-    _check_ignored(ignore, [frame.columns for frame in frames])
-    return found
+    _check_ignored(ignore, [frame.columns for _, frame in frames])
+    return found, titled
 
 
 def _check_ignored(ignore: Collection[str], tables: Sequence[Iterable[str]]) -> None:

@@ -140,6 +140,8 @@ def _resampled(compared: Compared, metrics: Sequence[str] | None) -> dict[str, D
         if math.isfinite(one - other):
             found[metric.name] = Difference(metric.name, one, other, one - other, math.nan, math.nan)
             statistics[metric.name] = [[metric.statistic(p, labels) for p in side] for side in sides]
+    if groups is not None and not groups.any():
+        return found  # as in `intervals`: a single group does not show how much groups differ
     drawn: dict[str, list[Tensor]] = {name: [] for name in found}
     samples, classes = sides[0][0].shape
     for weights in drawn_weights(samples, classes, labels.device, RESAMPLES, groups):
@@ -191,21 +193,37 @@ class Verdict:
     sentence: str
 
 
+def counted(samples: int, noun: str, groups: int | None = None) -> str:
+    """What a comparison rests on. groups: how many, if the intervals count these and not the samples.
+
+    >>> counted(216, "test image", 27)
+    '216 test images in 27 groups'
+    """
+    within = "" if groups is None else f" in {groups:,} group{'' if groups == 1 else 's'}"
+    return f"{samples:,} {noun}{'' if samples == 1 else 's'}{within}"
+
+
 def verdict(
-    found: Mapping[str, Difference], samples: int, first: str, second: str, noun: str = "test sample"
+    found: Mapping[str, Difference],
+    samples: int,
+    first: str,
+    second: str,
+    noun: str = "test sample",
+    groups: int | None = None,
 ) -> Verdict:
     """Judged on balanced accuracy, where rare classes count as much as common ones.
 
     The sentence names the metric, because the AUROC, which is stated too, may differ where it does not.
 
-    first, second: what the sides are called. noun: what one of the samples is called.
+    first, second: what the sides are called. noun: what one of the samples is called. groups: as in
+    `counted`.
 
     >>> balanced = Difference("balanced_accuracy", 0.602, 0.6, 0.002, -0.011, 0.015)
     >>> print(verdict({"balanced_accuracy": balanced}, 1412, "FedMT", "Single", "test image").sentence)
     FedMT and Single: no difference in balanced accuracy that 1,412 test images can show. Balanced accuracy: \
 60.2% against 60.0%, 0.2 points higher (95% interval -1.1 to +1.5).
     """
-    count = f"{samples:,} {noun}{'' if samples == 1 else 's'}"
+    count = counted(samples, noun, groups)
     word = found[EVEN_HANDED].judged
     judged = METRICS[EVEN_HANDED].title.lower()
     said = {

@@ -109,9 +109,8 @@ def noun(settings: Mapping[str, Any]) -> str:
 
 def sentences(compared: Comparison) -> tuple[str, list[str]]:
     """The verdict with the paired difference, and the values of both sides."""
-    found, samples = compared.differences[compared.wanted], compared.samples[compared.wanted]
+    found, count = compared.differences[compared.wanted], compared.tested_on(compared.wanted)
     even, first, second = found[EVEN_HANDED], compared.first, compared.second
-    count = f"{samples:,} {compared.noun}{'' if samples == 1 else 's'}"
     begin = {
         "better": f"{first} is better than {second}:",
         "no difference": f"{first} and {second}: no difference in balanced accuracy that {count} can show.",
@@ -222,7 +221,8 @@ def _stored(run: ReportedRun) -> Comparison | None:
     if EVEN_HANDED not in found:
         return None
     names = str(kept["first"]), str(kept["second"])
-    return Comparison(*names, wanted, kept["samples"], {wanted: found}, noun(run.settings))
+    groups = kept.get("groups", {})
+    return Comparison(*names, wanted, kept["samples"], {wanted: found}, noun(run.settings), groups)
 
 
 def _alone(run: ReportedRun) -> str:

@@ -7,7 +7,7 @@ identical. A label space that only one of them answers in is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
 from fedmt.metrics import METRICS
-from fedmt.metrics.comparing import Difference, Verdict, differences, verdict
+from fedmt.metrics.comparing import Difference, Verdict, counted, differences, verdict
 from fedmt.runs.evaluation import Evaluation, Predicted
 
 
@@ -26,6 +26,7 @@ class Comparison:
 
     wanted: the wanted label space. samples: the number of test samples by label space. differences: by label
     space and metric, the first side minus the second. noun: what one of the test samples is called.
+    groups: the number of groups by label space, where test samples belong together.
     """
 
     first: str
@@ -34,18 +35,23 @@ class Comparison:
     samples: Mapping[str, int]
     differences: Mapping[str, Mapping[str, Difference]]
     noun: str = "test sample"
+    groups: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
         """Judged on balanced accuracy in the wanted space."""
-        found, samples = self.differences[self.wanted], self.samples[self.wanted]
-        return verdict(found, samples, self.first, self.second, self.noun)
+        found, space = self.differences[self.wanted], self.wanted
+        return verdict(found, self.samples[space], self.first, self.second, self.noun, self.groups.get(space))
+
+    def tested_on(self, space: str) -> str:
+        """The test samples in a label space, in words."""
+        return counted(self.samples[space], self.noun, self.groups.get(space))
 
     def __repr__(self) -> str:
         """The verdict, and every difference in words."""
         lines = [self.verdict.sentence]
         for space, metrics in self.differences.items():
-            lines.append(f"{space}, {self.samples[space]:,} {self.noun}s:")
+            lines.append(f"{space}, {self.tested_on(space)}:")
             lines += [f"  {METRICS[name].title}: {found.words()}" for name, found in metrics.items()]
         return "\n".join(lines)
 
@@ -64,6 +70,7 @@ class Comparison:
             "sentence": judged.sentence,
             "wanted": self.wanted,
             "samples": dict(self.samples),
+            **({"groups": dict(self.groups)} if self.groups else {}),
             "differences": by_metric,
         }
 
@@ -88,7 +95,7 @@ def compare(
     tested = [{t.space: t for t in evaluation.tests} for _, evaluation in everyone]
     shared = [space for space in tested[0] if all(space in tests for tests in tested)]
     shared = [wanted] if wanted_only else shared
-    found, samples = {}, {}
+    found, samples, together = {}, {}, {}
     for space in shared:
         labels = torch.from_numpy(tested[0][space].labels.astype(np.int64))
         sides = [probabilities(tests[space]) for tests in tested]
@@ -96,7 +103,9 @@ def compare(
         groups = next((g for tests in tested if (g := tests[space].together) is not None), None)
         found[space] = differences(sides[: len(first)], sides[len(first) :], labels, metrics, groups)
         samples[space] = len(labels)
-    return Comparison(first_name, second_name, wanted, samples, found, noun)
+        if groups is not None:
+            together[space] = int(groups.max()) + 1
+    return Comparison(first_name, second_name, wanted, samples, found, noun, together)
 
 
 def _refuse_others(everyone: Sequence[tuple[str, Evaluation]]) -> None:

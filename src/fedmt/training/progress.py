@@ -163,10 +163,15 @@ def _tested(record: Record) -> list[str]:
     for space, value in record[HEADLINE].items():
         text = first.format(value)
         fair = record.get(EVEN_HANDED, {}).get(space)
-        if fair is not None and abs(fair - value) > 0.0005:
+        if _differ(fair, value):
             text += f" (balanced {second.format(fair)})"
         found.append(f"{space} {text}")
     return found
+
+
+def _differ(fair: float | None, value: float) -> bool:
+    """Whether the balanced accuracy is worth showing next to the accuracy."""
+    return fair is not None and abs(fair - value) > 0.0005
 
 
 def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) -> None:
@@ -189,8 +194,13 @@ def show_accuracy(console: Console, summary: Mapping[str, Any], tested: bool) ->
     table = Table(title=title)
     table.add_column("label space")
     table.add_column("accuracy", justify="right")
+    even = {space: found["value"] for space, found in summary.get("metrics", {}).get(EVEN_HANDED, {}).items()}
+    shown = any(_differ(value, accuracies[space]) for space, value in even.items() if space in accuracies)
+    if shown:  # a verdict rests on it, and may be the opposite of what the accuracies suggest
+        table.add_column("balanced", justify="right")
     for space, accuracy in accuracies.items():
-        table.add_row(space, percent(accuracy))
+        fair = percent(even[space]) if even.get(space) is not None else "-"
+        table.add_row(space, percent(accuracy), *([fair] if shown else []))
     console.print(table)
 
 

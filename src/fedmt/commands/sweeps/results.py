@@ -6,6 +6,7 @@ Every figure comes from the last round, never from the best round.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -306,6 +307,8 @@ def _signed(difference: Difference | None, share: bool) -> str:
     value, low, high = (
         f"{scale * x:+.{digits}f}" for x in (difference.value, difference.low, difference.high)
     )
+    if not math.isfinite(difference.low + difference.high):
+        return f"{value} (no interval)"
     return f"{value} ({low} to {high})"
 
 

@@ -65,6 +65,17 @@ class Tables(Vectors):
     schema: Schema | None = None
 
     @classmethod
+    def without_reference(cls, options: Section) -> Section:
+        # A center cannot make the schema, because it lacks the statistics of the others.
+        assert isinstance(options, TableSpec)
+        if options.schema is not None and not options.schema.exists():
+            raise FedmtError(
+                f"{options.schema}: this schema does not exist. Ask the coordinator for a copy, and put it "
+                "there, or correct tables.schema in your copy of the config."
+            )
+        return options
+
+    @classmethod
     def by(cls, schema: Schema) -> Tables:
         return cls((len(schema.features),), schema.features, schema=schema)
 
