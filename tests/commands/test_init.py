@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from fedmt.commands.init import command_line
-from fedmt.commands.init.identifiers import names_groups
 from fedmt.commands.init.looking import discover, look
 from fedmt.commands.init.proposing import Entry, by_name, propose
 from fedmt.config import load_config
 from fedmt.core.errors import FedmtError
+from fedmt.data.identifiers import names_groups
 from fedmt.inputs.images.looking import proposed_size
 from fedmt.training.progress import make_console
 

@@ -183,7 +183,7 @@ def test_columns_that_are_left_out_are_named() -> None:
     told = frame.assign(note=[f"n{i}" for i in range(12)], empty=np.nan, label=["a", "b", "c"] * 4)
     federation = make(reference=told, centers={"Oslo": told.drop(columns="label")})
     assert federation.input.columns == ("sex = f", "sex = m")  # type: ignore[attr-defined]
-    assert federation.notes[0].startswith("Columns left out: 'age', 'note', 'empty'. A column without any")
+    assert federation.notes[0].startswith("Columns left out: 'age', 'note', 'empty'. A column is not")
     assert not make(reference=told[["sex", "label"]], centers={"Oslo": told[["sex"]]}).notes
 
 
@@ -424,3 +424,73 @@ def test_a_correspondence_survives_as_a_table(columns: list[list[float]]) -> Non
     coarse = LabelSpace("coarse", [f"c{j}" for j in range(matrix.shape[0])])
     one = Correspondence(matrix / matrix.sum(0), fine, coarse)
     assert Correspondence.from_mapping(fine, coarse, one.to_mapping()) == one
+
+
+# -- patients ---------------------------------------------------------------------------------------
+
+
+def patients(count: int = 40) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of patients with two visits each, and their labels."""
+    numbers = np.arange(count)
+    rows = {
+        "patient_id": 100 + numbers // 2,
+        "age": numbers % 7 * 10.0,
+        "marker": numbers % 2 + numbers % 3 / 9,
+    }
+    return pd.DataFrame(rows), ["a" if n % 2 else "b" for n in numbers]
+
+
+def test_a_column_of_patients_is_no_feature() -> None:
+    """As in `fedmt schema`. It would only help the model to recognize the patients of the training data."""
+    frame, labels = patients()
+    federation = Federation.from_arrays(["a", "b"], (frame, labels), {"Bonn": (frame, labels)})
+    assert [column.name for column in federation.input.known.columns] == ["age", "marker"]
+    assert any("'patient_id'" in note and "give it as `groups`" in note for note in federation.notes)
+
+
+@pytest.mark.parametrize("dtype", [int, float])
+def test_groups_of_samples_in_memory(dtype: type) -> None:
+    """By the frame's column or one by one. A missing value elsewhere turns pandas' whole numbers into
+    floats, which are the same patients. A column of groups is no feature at any center."""
+    frame, labels = patients()
+    other = frame.rename(columns={"patient_id": "who"}).astype({"who": dtype})
+    federation = Federation.from_arrays(
+        ["a", "b"],
+        CenterData(other, labels, groups="who"),
+        {"Bonn": (other, labels)},
+        test=CenterData(other.drop(columns="who"), labels, groups=other["who"]),
+    )
+    (test,), reference = federation.tests, federation.reference
+    assert reference.groups is not None and test.groups is not None
+    assert torch.equal(reference.groups, test.groups) and len(test.groups.unique()) == 20
+    assert [column.name for column in reference.input.known.columns] == ["age", "marker"]
+
+
+def test_a_saved_federation_keeps_who_belongs_together(tmp_path: Path) -> None:
+    frame, labels = patients()
+    federation = Federation.from_arrays(
+        ["a", "b"], CenterData(frame, labels, groups="patient_id"), {"Bonn": (frame, labels)}
+    )
+    path = tmp_path / "reference.safetensors"
+    path.write_bytes(dump_arrays(federation.reference))
+    assert b"patient" not in path.read_bytes()
+    found = read_arrays(path, federation.wanted).groups
+    assert found is not None and federation.reference.groups is not None
+    same = federation.reference.groups[:, None] == federation.reference.groups
+    assert torch.equal(found[:, None] == found, same)
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("patient", "groups: there is no column 'patient', because its columns are 'patient_id', 'age'"),
+        ([1, 2, 3], "center 'reference': 40 rows but 3 groups"),
+        ([None, *range(39)], r"groups: 1 of 40 are missing, the first is groups\[0\]"),
+    ],
+)
+def test_groups_that_do_not_fit_are_named(groups: Any, said: str) -> None:
+    frame, labels = patients()
+    with pytest.raises(FedmtError, match=said):
+        Federation.from_arrays(
+            ["a", "b"], CenterData(frame, labels, groups=groups), {"Bonn": (frame, labels)}
+        )

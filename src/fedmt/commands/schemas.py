@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedmt.config import Config, load_config
 from fedmt.core.errors import FedmtError, listed, nearest
+from fedmt.data.identifiers import names_groups
 from fedmt.data.specs import SourceSpec
 from fedmt.inputs.tables import Schema, Statistics, TableSpec
 from fedmt.inputs.tabular import Frame, read_frame
@@ -96,8 +97,6 @@ def command_line(
 def _titled(frame: Frame, categorical: Collection[str]) -> list[str]:
     """The columns that name patients or the like by their titles. As in `fedmt init`: their counts would
     name each patient, and a model would learn to recognize patients."""
-    from fedmt.commands.init.identifiers import names_groups  # `init` imports this file
-
     return [t for t in frame.columns if t not in categorical and names_groups(t, frame.text(t))]
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import Correspondence, LabelSpace
 from fedmt.data.center import Center, Federation
 from fedmt.data.frames import Reader, by_names, frame_reader, is_frame, left_out
 from fedmt.data.loading import complete
-from fedmt.data.taking import guessed, labels_as_positions, taken
+from fedmt.data.taking import grouped, guessed, labels_as_positions, taken
 from fedmt.inputs import INPUTS, Input
 from fedmt.inputs.arrays import as_tensor
 
@@ -35,6 +37,8 @@ class CenterData:
         as in a config, `{wanted class: class}` or `{wanted class: {class: probability}}`; a matrix [J, K]; a
         DataFrame with these classes as its index and columns; a `Correspondence`; or a CSV file. Without it,
         M is estimated.
+    groups: what each sample belongs to, such as its patient: a name or number for each, or the name of the
+        frame's column. The intervals of a test then count patients (docs/guides/patients.md).
 
     >>> import numpy as np
     >>> CenterData(np.zeros((4, 8, 8)), ["malignant", "benign"] * 2, space="triage",
@@ -46,6 +50,7 @@ class CenterData:
     y: Any = None
     space: str | LabelSpace | None = None
     correspondence: Any = None
+    groups: Any = None
 
     def __repr__(self) -> str:
         shape = f" {tuple(self.x.shape)}" if hasattr(self.x, "shape") else ""
@@ -157,8 +162,8 @@ def _vocabulary(
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """A center or test, separated into its parts. x: its samples, of any kind. y: None if it has no
-    labels."""
+    """A center or test, separated into its parts. x: its samples, of any kind. y: None if it has no labels.
+    group_column: the column that was taken out of a frame, if it names the groups."""
 
     name: str
     role: str
@@ -167,6 +172,8 @@ class _Opened:
     y: Any
     space: LabelSpace | None
     correspondence: Any
+    groups: Tensor | None
+    group_column: str | None
 
 
 def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_column: str) -> _Opened:
@@ -174,7 +181,9 @@ def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_
     if not isinstance(name, str) or not name:
         raise FedmtError(f"{where}: its name is {name!r}; expected text.")
     data = _data(given, where)
-    x, y = taken(data.x, data.y, where, label_column)
+    x, groups = grouped(data.x, data.groups, where)
+    together = groups, data.groups if isinstance(data.groups, str) else None
+    x, y = taken(x, data.y, where, label_column)
     if y is None and role != "center":
         what = "the reference center" if role == "reference" else "a test"
         raise FedmtError(f"{where}: {what} needs labels; give (x, y), or a Dataset of (x, y).")
@@ -182,7 +191,7 @@ def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_
         if data.space is not None or data.correspondence is not None:
             has = "a label space" if data.space is not None else "a correspondence"
             raise FedmtError(f"{where} has {has} but no labels. Give y, or leave out the rest.")
-        return _Opened(name, role, where, x, None, None, None)
+        return _Opened(name, role, where, x, None, None, None, *together)
     space = vocabulary.goal if data.space is None else vocabulary.space(data.space, where)
     if role == "reference" and space != vocabulary.goal:
         raise FedmtError(
@@ -195,7 +204,7 @@ def _opened(name: object, role: str, given: Any, vocabulary: _Vocabulary, label_
         raise FedmtError(f"{where} {why} and needs no correspondence; remove it.")
     if own is None and role == "center":
         own = vocabulary.correspondences.get(space.name)
-    return _Opened(name, role, where, x, y, space, own)
+    return _Opened(name, role, where, x, y, space, own, *together)
 
 
 def _data(given: Any, where: str) -> CenterData:
@@ -237,16 +246,20 @@ def _reader(kind: type[Input], opened: Sequence[_Opened]) -> Reader:
             f"{others[0]}: this is an array, but {frames[0].where} has a data frame. Give the same kind of "
             "data everywhere."
         )
-    return frame_reader(kind, {p.where: p.x for p in frames if p.role != "test"})
+    named = {p.group_column for p in frames if p.group_column is not None}
+    return frame_reader(kind, {p.where: p.x for p in frames if p.role != "test"}, named)
 
 
 def _center(place: _Opened, reader: Reader, vocabulary: _Vocabulary) -> Center:
     values, input = reader(place.x, place.where)
+    groups = place.groups
+    if groups is not None and len(groups) != len(values):
+        raise FedmtError(f"{place.where}: {len(values):,} {input.word}s but {len(groups):,} groups.")
     if place.space is None:
-        return Center(place.name, values, input=input)
+        return Center(place.name, values, input=input, groups=groups)
     labels = labels_as_positions(place.y, place.space, len(values), place.where, input.word)
     known = _correspondence(place, vocabulary.goal)
-    return Center(place.name, values, place.space, labels, known, input=input)
+    return Center(place.name, values, place.space, labels, known, input=input, groups=groups)
 
 
 def _correspondence(place: _Opened, goal: LabelSpace) -> Correspondence | None:

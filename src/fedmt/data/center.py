@@ -231,6 +231,7 @@ class Federation:
             grayscale ([N, 28, 28, 3], [N, 3, 28, 28], [N, 28, 28]). Instead of x and y, a
             `torch.utils.data.Dataset` of (x, y) or a pandas DataFrame with a column of labels is accepted.
         y: class names, or integers that are positions in the label space.
+        If several samples are of one patient, use `CenterData(x, y, groups=patients)`, also for tests.
 
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)

@@ -5,12 +5,13 @@ As in `fedmt schema`, the schema is made from the centers' statistics (mean, var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from fedmt.core.errors import FedmtError, listed
+from fedmt.data.identifiers import names_groups
 from fedmt.inputs import INPUTS, Input
 from fedmt.inputs.tables import Schema, Statistics, Tables
 from fedmt.inputs.tabular import FromTable, frame_of
@@ -37,9 +38,10 @@ def left_out(input: Input, frames: Sequence[Any]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
-        f"Columns left out: {listed(others)}. A column without any value is not a feature. Nor is one that "
-        "differs in nearly every row, like an identifier, a date or sorted whole numbers. To keep such a "
-        "column, convert dates to numbers, or shuffle the rows.",
+        f"Columns left out: {listed(others)}. A column is not a feature if it has no values, if it names "
+        "patients or cases (give it as `groups`), or if it differs in nearly every row, like an identifier, "
+        "a date or sorted whole numbers. To keep one of the last kind, convert dates to numbers, or shuffle "
+        "the rows.",
     )
 
 
@@ -50,14 +52,18 @@ def by_names(matrix: Any) -> Any:
     return matrix.sort_index().sort_index(axis=1).to_numpy()  # they are positions
 
 
-def frame_reader(kind: type[Input], training: Mapping[str, Any]) -> Reader:
-    """How frames become samples of `kind`. training: the frames of the centers, by their places."""
+def frame_reader(kind: type[Input], training: Mapping[str, Any], aside: Collection[str] = ()) -> Reader:
+    """How frames become samples of `kind`. training: the frames of the centers, by their places. aside:
+    columns that are not features."""
     if issubclass(kind, Tables):
         kinds = [(str(c), str(kind)) for frame in training.values() for c, kind in frame.dtypes.items()]
-        codes = {column for column, kind in kinds if kind == "category"}
+        codes = {column for column, kind in kinds if kind == "category"} - set(aside)
+        frames = [frame_of(frame, where) for where, frame in training.items()]
+        # As in `fedmt schema`, a column that names patients would only help to recognize them.
+        titled = {t for f in frames for t in f.columns if t not in codes and names_groups(t, f.text(t))}
         statistics = [
-            Statistics.of(frame, where, categorical=codes & set(map(str, frame)))
-            for where, frame in training.items()
+            Statistics.of(frame, frame.name, {*aside, *titled}, codes & set(frame.columns))
+            for frame in frames
         ]
         if all(c.kind in NO_FEATURE for own in statistics for c in own.columns.values()):
             raise FedmtError(

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from fedmt.core.errors import FedmtError, listed, nearest
 from fedmt.core.labels import LabelSpace
 from fedmt.data.frames import is_frame
+from fedmt.data.groups import group_numbers
 from fedmt.data.sampleset import label_positions
 from fedmt.inputs import INPUTS, Input
 
@@ -41,6 +42,31 @@ def taken(x: Any, y: Any, where: str, label_column: str) -> tuple[Any, Any]:
     if isinstance(y, str):
         raise FedmtError(f"{where}: y is the text {y!r}; expected the labels, or a frame with such a column.")
     return x, y
+
+
+def grouped(x: Any, groups: Any, where: str) -> tuple[Any, Tensor | None]:
+    """The samples without a column that names their groups, and the group of each sample, if there are
+    any."""
+    if groups is None:
+        return x, None
+    if isinstance(groups, str):
+        columns = list(map(str, x.columns)) if is_frame(x) else []
+        if groups not in columns:
+            found = f"its columns are {listed(columns)}" if columns else "x is not a data frame"
+            raise FedmtError(
+                f"{where}: groups: there is no column '{groups}', because {found}.{nearest(groups, columns)}"
+            )
+        x, groups = x.drop(columns=[groups]), x[groups]
+    names = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+    missing = [i for i, name in enumerate(names) if _is_missing(name)]
+    if missing:
+        raise FedmtError(
+            f"{where}: groups: {len(missing):,} of {len(names):,} are missing, the first is groups"
+            f"[{missing[0]}]. Give each of these samples a group of its own."
+        )
+    # A column of whole numbers with a missing value, in pandas, has become one of floats.
+    whole = [int(n) if isinstance(n, float) and n.is_integer() else n for n in names]
+    return x, group_numbers([str(name).strip() for name in whole])
 
 
 def guessed(x: Any, where: str) -> type[Input]:

@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmt.commands.init.found import Found, NoImages
-from fedmt.commands.init.identifiers import (
+from fedmt.commands.init.texts import longest, text_column
+from fedmt.core.errors import FedmtError, listed
+from fedmt.core.labels import class_name
+from fedmt.data.identifiers import (
     group_column,
     group_columns,
     is_identifier,
     names_groups,
     site_column,
 )
-from fedmt.commands.init.texts import longest, text_column
-from fedmt.core.errors import FedmtError, listed
-from fedmt.core.labels import class_name
 from fedmt.inputs.images.files import EXTENSIONS, located
 from fedmt.inputs.images.looking import SAMPLED, look_at_images
 from fedmt.inputs.rows import check_commas, table_lines

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 
 from fedmt.core.errors import FedmtError
 from fedmt.core.labels import LabelSpace
 from fedmt.core.tensor_files import in_order
 from fedmt.data.center import Center
+from fedmt.data.groups import group_numbers
+from fedmt.data.groups import in_order as numbered
 from fedmt.data.sampleset import SampleSet
 from fedmt.data.sources.base import Request, Source
 from fedmt.inputs import from_json, to_json
@@ -30,6 +33,8 @@ def dump_arrays(center: Center) -> bytes:
     if center.labels is not None and center.space is not None:
         tensors["labels"] = center.labels.cpu().contiguous()
         facts["classes"] = json.dumps(center.space.classes)
+    if center.groups is not None:  # which samples belong together, without the names of the groups
+        tensors["groups"] = torch.from_numpy(numbered(center.groups))
     return in_order(safetensors.torch.save(tensors, facts))
 
 
@@ -49,11 +54,15 @@ def read_arrays(path: Path, space: LabelSpace | None) -> SampleSet:
     if "samples" not in found or "input" not in facts:
         raise FedmtError(f"{path}: this is not a file of arrays that `Result.save` wrote.")
     input = from_json(json.loads(facts["input"]))
+    numbers = found["groups"].tolist() if "groups" in found else None
+    # Equal numbers in two files mean nothing.
+    groups = None if numbers is None else group_numbers([f"{path} {number}" for number in numbers])
     if space is None:
-        return SampleSet(found["samples"], input=input)
+        return SampleSet(found["samples"], input=input, groups=groups)
     if "labels" not in found or json.loads(facts["classes"]) != list(space.classes):
         raise FedmtError(f"{path}: it has no labels in label space '{space.name}'.")
-    return SampleSet(found["samples"], {space.name: found["labels"]}, {space.name: space}, input=input)
+    labels, spaces = {space.name: found["labels"]}, {space.name: space}
+    return SampleSet(found["samples"], labels, spaces, input=input, groups=groups)
 
 
 class Arrays(Source):
