@@ -100,6 +100,22 @@ def test_table_data_and_pictures_can_be_saved(open_page, paired):
         assert name.endswith(".png") and image.startswith(b"\x89PNG") and len(image) > 3000
 
 
+def test_a_picture_with_a_shortened_name_can_be_saved(open_page, make_run, tmp_path):
+    """Some letters are two units of JavaScript. Half of one is not a text that a picture may contain."""
+    sites = {"same_tests": True, "sites": ("\N{MATHEMATICAL BOLD CAPITAL W}" * 80, "Bonn")}
+    runs = [make_run(tmp_path / m, method=m, **sites) for m in ("single", "fedmt")]
+    report(runs, tmp_path / "report.html")
+    page = open_page((tmp_path / "report.html").as_uri()).page
+    for width in range(700, 800, 10):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(100)
+        shown = page.text_content("#forest-0 text.strong")
+        assert shown.endswith("…") and set(shown[:-1]) == {"\N{MATHEMATICAL BOLD CAPITAL W}"}
+    with page.expect_download() as download:
+        page.click(".card:has(#forest-0) .save")
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, tmp_path, ink_of, soon):
     page = open_page(comparison.as_uri()).page
     titles = [m.title for m in METRICS.values() if m.function is not None]
