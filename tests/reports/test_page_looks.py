@@ -141,7 +141,7 @@ def test_every_look_is_legible(open_page, comparison, look, tmp_path):
 
 @pytest.mark.parametrize("width", [390, 800, 1400])
 def test_a_long_name_makes_the_page_no_wider(open_page, make_run, tmp_path, width):
-    """Names of runs and classes may be one long word. Tables scroll, and their cards stay as wide as before."""
+    """Names of runs and classes may be one long word. Tables scroll, and their cards keep their width."""
     names = tuple(f"a_class_with_a_name_that_has_many_words_number_{k}" for k in range(6))
     runs = [
         make_run(tmp_path / (m + "_with_a_long_name" * 6), method=m, names=names, same_tests=True)
@@ -156,6 +156,12 @@ def test_a_long_name_makes_the_page_no_wider(open_page, make_run, tmp_path, widt
         "main .card", "all => all.filter(c => c.getBoundingClientRect().right > innerWidth).length"
     )
     assert cards == 0
+    # Where a table continues to the right, its first column stays in sight. It must not cover the next one.
+    covering = page.eval_on_selector_all(
+        "#runs tbody th, #classes-0 tbody th",
+        "all => all.filter(h => h.scrollWidth > h.clientWidth + 1).length",
+    )
+    assert covering == 0
 
 
 def contrast(one: str, other: str) -> float:
