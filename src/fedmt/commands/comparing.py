@@ -83,10 +83,8 @@ def table(space: str, found: Sequence[Comparison], metrics: Sequence[str]) -> Ta
 
 
 def _cell(of: Difference) -> str:
-    scale, digits = (100.0, 1) if METRICS[of.metric].unit == "share" else (1.0, 3)
-    value, low, high = (f"{scale * x:+.{digits}f}" for x in (of.value, of.low, of.high))
     mark = {"better": "  better", "worse": "  worse", "no difference": ""}[of.judged]
-    return f"{value} ({low} to {high}){mark}"
+    return f"{of.figures()}{mark}"
 
 
 def _known(name: str) -> str:
