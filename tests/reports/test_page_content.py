@@ -6,11 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedmt.metrics import METRICS
 from fedmt.reports.report import report
 from fedmt.runs.evaluation import read_evaluation
+from fedmt.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +76,17 @@ def test_the_threshold_moves_sensitivity_against_specificity(open_page, paired):
     page.select_option("#class-0", index=2)
     assert "ROC of kind 2" in page.inner_text("#classes-body")
     assert page.locator("#roc-0 path").count() == 6 and page.locator("#pr-0 circle").count() == 1
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(300) // 5])
+def test_intervals_that_do_not_count_patients_say_so(open_page, make_run, tmp_path, groups):
+    """The page itself computes the intervals at a threshold and of bins, as if every sample were alone."""
+    run = RunFolder(make_run(tmp_path / "run"))
+    found = read_evaluation(run.evaluation_file)
+    replace(found, tests=[replace(t, groups=groups) for t in found.tests]).write(run.evaluation_file)
+    report([run.path], tmp_path / "report.html")
+    shown = open_page((tmp_path / "report.html").as_uri()).page.text_content("#classes-body")
+    assert shown.count("too narrow") == (0 if groups is None else 4)  # two in each of two label spaces
 
 
 def test_table_data_and_pictures_can_be_saved(open_page, paired):
