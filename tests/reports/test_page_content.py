@@ -78,6 +78,34 @@ def test_the_threshold_moves_sensitivity_against_specificity(open_page, paired):
     assert page.locator("#roc-0 path").count() == 6 and page.locator("#pr-0 circle").count() == 1
 
 
+def test_the_note_beneath_the_table_explains_only_what_is_there(open_page, make_run, tmp_path):
+    run = RunFolder(make_run(tmp_path / "run"))
+
+    def note() -> str:
+        report([run.path], tmp_path / "report.html")
+        return open_page((tmp_path / "report.html").as_uri()).page.inner_text("#summary")
+
+    assert "each through its own matrix or head" in note()
+    found = read_evaluation(run.evaluation_file)
+    replace(found, tests=[t for t in found.tests if t.space == "fine"], measured=None).write(
+        run.evaluation_file
+    )
+    records = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+
+    def rewrite(spaces: list[str]) -> None:
+        for record in records:
+            for name in METRICS:
+                if name in record:
+                    record[name] = {s: v for s, v in record[name].items() if s in spaces}
+        run.metrics_file.write_text("".join(json.dumps(r) + "\n" for r in records))
+
+    rewrite(["fine"])
+    assert "95% interval" in note() and "Outside the wanted space" not in note()
+    replace(found, tests=[], measured=None).write(run.evaluation_file)
+    rewrite([])
+    assert "After the last round" not in note()
+
+
 @pytest.mark.parametrize("groups", [None, np.arange(300) // 5])
 def test_intervals_that_do_not_count_patients_say_so(open_page, make_run, tmp_path, groups):
     """The page itself computes the intervals at a threshold and of bins, as if every sample were alone."""
