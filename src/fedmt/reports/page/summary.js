@@ -46,7 +46,7 @@ function summaryTable() {
       name: "accuracy in '" + s + "'" + (sizes.has(s) ? ", " + sizes.get(s) + " classes" + (wanted.has(s) ? ", wanted" : "") : ""),
       cell: (row) => withInterval(metricOf(headline), known(row, s)), key: (row) => (known(row, s) || {}).value,
     })),
-    { name: "rounds", cell: ({ run }) => run.finished ? run.round : run.round + " of " + run.planned, key: ({ run }) => run.round },
+    { name: "rounds", cell: (row) => [...new Set(all(row).map((r) => (r.finished ? r.round : r.round + " of " + r.planned)))].join(", "), key: ({ run }) => run.round },
     { name: "time", cell: times, key: ({ run }) => run.seconds },
   ];
   return el("div", {}, table("runs", "Runs: method, balanced accuracy, difference from the baseline, accuracy by label space, and time", columns, rows,
