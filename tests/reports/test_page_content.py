@@ -157,6 +157,14 @@ def test_a_picture_with_a_shortened_name_can_be_saved(open_page, make_run, tmp_p
     assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_name_from_right_to_left_does_not_turn_what_follows(open_page, make_run, tmp_path):
+    """On a phone, the number of samples stands after the name, in the same text."""
+    name = "\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}"
+    report([make_run(tmp_path / "run", sites=(name, "Bonn"))], tmp_path / "report.html")
+    page = open_page((tmp_path / "report.html").as_uri(), viewport={"width": 390, "height": 844}).page
+    assert page.text_content("#forest-0 text.strong") == f"\u2068{name}\u2069, 150 images"
+
+
 def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, tmp_path, ink_of, soon):
     page = open_page(comparison.as_uri()).page
     titles = [m.title for m in METRICS.values() if m.function is not None]
