@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 SUMMARY, OUT = FIGURES / "report-summary.png", FIGURES / "report.png"
-WIDTH, HEIGHT = 1440, 1230
+WIDTH, HEIGHT = 1440, 1290
 
 
 def main(quickstart: Path) -> None:

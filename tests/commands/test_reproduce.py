@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 import fedmt
 from fedmt.backbones.small_cnn import SmallCNN
 from fedmt.commands import cli
+from fedmt.commands.sweeps.curves import _draw
 from fedmt.commands.sweeps.expansion import Sweep, expand
 from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
 from fedmt.commands.sweeps.workers import run_all
@@ -353,6 +354,13 @@ def test_a_metric_that_no_run_has(folder, command):
     assert "No run has a metric 'accuracy.garmet'. Did you mean 'accuracy.garment'?" in markdown
     assert "No run has a metric 'losses.fixx'. Did you mean 'losses.fix'?" in markdown
     assert ".png" not in markdown
+
+
+def test_curves_of_few_rounds_have_whole_rounds_on_their_axis(tmp_path):
+    points = [(0, 50.0, 1.0), (1, 60.0, 1.0), (2, 65.0, 1.0)]
+    _, drawing = _draw(tmp_path / "curve", "accuracy.fine", {("row", "column"): points})
+    shown = re.findall(r"<!-- (.*?) -->", drawing.read_text())
+    assert shown[: shown.index("round")] == ["0", "1", "2"]
 
 
 def test_list_names_every_file(tmp_path, command, monkeypatch):

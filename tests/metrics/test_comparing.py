@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedmt.core.rounding import points
 from fedmt.metrics import METRICS, Metric
 from fedmt.metrics.comparing import RESAMPLES, Difference, _ends, differences, verdict
 from fedmt.metrics.intervals import drawn_weights, percentiles
@@ -194,3 +195,16 @@ def test_a_lower_loss_is_better():
     assert of("log_loss", -0.2, -0.3, -0.1)["log_loss"].judged == "better"
     assert of("log_loss", 0.2, 0.1, 0.3)["log_loss"].judged == "worse"
     assert Difference("accuracy", 1, 1, 0, math.nan, 0).to_json()["low"] is None
+
+
+def test_differences_are_rounded_as_in_the_report():
+    """A test set of 2,000 samples often has a half as its second digit. The report rounds it upward."""
+    one = Difference("balanced_accuracy", 0.7125, 0.7, 0.0125, -0.0025, 0.0225)
+    assert one.words() == "1.3 points higher (95% interval -0.3 to +2.3)"
+    assert points(one.value) == "1.3"
+
+
+def test_a_difference_without_an_interval_is_shown_without_one():
+    one = Difference("balanced_accuracy", 0.7125, 0.7, 0.0125, math.nan, math.nan)
+    assert one.figures() == "+1.3 (no interval)"
+    assert Difference("auroc", 0.8, 0.9, -0.1, -0.2, 0.05).figures() == "-0.100 (-0.200 to +0.050)"

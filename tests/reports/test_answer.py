@@ -114,6 +114,16 @@ def test_one_run_alone_says_what_it_reaches(made):
     assert re.search(r"balanced accuracy is [\d.]+% and accuracy is [\d.]+% in 'fine'", alone)
 
 
+def test_an_earlier_round_than_the_last_is_named(made):
+    """The curves and the table may be further than the last predictions, as in a run that is watched."""
+    done, base = made("done"), made("base", "single", seed=1)
+    ahead = replace(done, metrics=[*done.metrics, {**done.metrics[-1], "round": 2}])
+    assert "round" not in answer([done])["headline"]
+    assert answer([ahead])["headline"].startswith("done (FedMT), after round 1: balanced accuracy is")
+    assert not any("round" in said for said in answer([base, done])["details"])
+    assert "done (FedMT): this compares its answers after round 1." in answer([base, ahead])["details"]
+
+
 def test_the_auroc_is_stated_where_only_the_stored_comparison_is_left(made):
     run, base = made("federation", skill=3.0), made("alone", "single", 0.7, 2)
     there = answer([run, base])["details"]

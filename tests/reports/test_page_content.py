@@ -6,11 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedmt.metrics import METRICS
 from fedmt.reports.report import report
 from fedmt.runs.evaluation import read_evaluation
+from fedmt.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +78,45 @@ def test_the_threshold_moves_sensitivity_against_specificity(open_page, paired):
     assert page.locator("#roc-0 path").count() == 6 and page.locator("#pr-0 circle").count() == 1
 
 
+def test_the_note_beneath_the_table_explains_only_what_is_there(open_page, make_run, tmp_path):
+    run = RunFolder(make_run(tmp_path / "run"))
+
+    def note() -> str:
+        report([run.path], tmp_path / "report.html")
+        return open_page((tmp_path / "report.html").as_uri()).page.inner_text("#summary")
+
+    assert "each through its own matrix or head" in note()
+    found = read_evaluation(run.evaluation_file)
+    replace(found, tests=[t for t in found.tests if t.space == "fine"], measured=None).write(
+        run.evaluation_file
+    )
+    records = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+
+    def rewrite(spaces: list[str]) -> None:
+        for record in records:
+            for name in METRICS:
+                if name in record:
+                    record[name] = {s: v for s, v in record[name].items() if s in spaces}
+        run.metrics_file.write_text("".join(json.dumps(r) + "\n" for r in records))
+
+    rewrite(["fine"])
+    assert "95% interval" in note() and "Outside the wanted space" not in note()
+    replace(found, tests=[], measured=None).write(run.evaluation_file)
+    rewrite([])
+    assert "After the last round" not in note()
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(300) // 5])
+def test_intervals_that_do_not_count_patients_say_so(open_page, make_run, tmp_path, groups):
+    """The page itself computes the intervals at a threshold and of bins, as if every sample were alone."""
+    run = RunFolder(make_run(tmp_path / "run"))
+    found = read_evaluation(run.evaluation_file)
+    replace(found, tests=[replace(t, groups=groups) for t in found.tests]).write(run.evaluation_file)
+    report([run.path], tmp_path / "report.html")
+    shown = open_page((tmp_path / "report.html").as_uri()).page.text_content("#classes-body")
+    assert shown.count("too narrow") == (0 if groups is None else 4)  # two in each of two label spaces
+
+
 def test_table_data_and_pictures_can_be_saved(open_page, paired):
     page = open_page(paired.as_uri()).page
 
@@ -98,6 +139,30 @@ def test_table_data_and_pictures_can_be_saved(open_page, paired):
     ):
         name, image = saved(picture)
         assert name.endswith(".png") and image.startswith(b"\x89PNG") and len(image) > 3000
+
+
+def test_a_picture_with_a_shortened_name_can_be_saved(open_page, make_run, tmp_path):
+    """Some letters are two units of JavaScript. Half of one is not a text that a picture may contain."""
+    sites = {"same_tests": True, "sites": ("\N{MATHEMATICAL BOLD CAPITAL W}" * 80, "Bonn")}
+    runs = [make_run(tmp_path / m, method=m, **sites) for m in ("single", "fedmt")]
+    report(runs, tmp_path / "report.html")
+    page = open_page((tmp_path / "report.html").as_uri()).page
+    for width in range(700, 800, 10):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(100)
+        shown = page.text_content("#forest-0 text.strong")
+        assert shown.endswith("…") and set(shown[:-1]) == {"\N{MATHEMATICAL BOLD CAPITAL W}"}
+    with page.expect_download() as download:
+        page.click(".card:has(#forest-0) .save")
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_name_from_right_to_left_does_not_turn_what_follows(open_page, make_run, tmp_path):
+    """On a phone, the number of samples stands after the name, in the same text."""
+    name = "\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}"
+    report([make_run(tmp_path / "run", sites=(name, "Bonn"))], tmp_path / "report.html")
+    page = open_page((tmp_path / "report.html").as_uri(), viewport={"width": 390, "height": 844}).page
+    assert page.text_content("#forest-0 text.strong") == f"\u2068{name}\u2069, 150 images"
 
 
 def test_every_metric_has_its_rows_and_curves(open_page, comparison, make_run, tmp_path, ink_of, soon):
@@ -168,6 +233,7 @@ def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path, 
             same_tests=True,
             seed=10 * i + seed,
             training_seed=seed,
+            finished=(method, seed) != ("fedmt", 2),
         )
         for i, (method, skill) in enumerate((("single", 0.9), ("fedmt", 2.0)))
         for seed in (0, 1, 2)
@@ -177,6 +243,7 @@ def test_seeds_of_one_configuration_are_one_line(open_page, make_run, tmp_path, 
     rows = [r.split("\t") for r in page.locator("#runs tbody tr").all_inner_texts()]
     assert [r[0].split(" (")[0].strip() for r in rows] == ["single", "fedmt"]
     assert [r[2] for r in rows if not re.fullmatch(r"[\d.]+%\s+± [\d.]+ points", r[2].strip())] == []
+    assert [r[-2].strip() for r in rows] == ["8", "8, 4 of 8"]  # one seed is still running
     assert rows[1][2].split()[0] in page.inner_text("#words") and "± " in page.inner_text("#tiles")
     assert page.locator("#show-1").count() == 1 and page.locator("#show-2").count() == 0
     page.locator("#curve-charts .chart").first.hover()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmt.reports import content as report_content
+from fedmt.reports.report import report
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +137,31 @@ def test_every_look_is_legible(open_page, comparison, look, tmp_path):
     where = Path(os.environ.get("FEDMT_SHOTS", tmp_path))
     page.screenshot(path=where / f"{look}.png", full_page=True)
     assert (where / f"{look}.png").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+def test_a_long_name_makes_the_page_no_wider(open_page, make_run, tmp_path, width):
+    """Names of runs and classes may be one long word. Tables scroll, and their cards keep their width."""
+    names = tuple(f"a_class_with_a_name_that_has_many_words_number_{k}" for k in range(6))
+    runs = [
+        make_run(tmp_path / (m + "_with_a_long_name" * 6), method=m, names=names, same_tests=True)
+        for m in ("single", "fedmt")
+    ]
+    report(runs, tmp_path / "report.html")
+    page = open_page((tmp_path / "report.html").as_uri(), viewport={"width": width, "height": 900}).page
+    page.eval_on_selector_all("details", "all => all.forEach(d => d.open = true)")
+    page.wait_for_function("document.querySelectorAll('#confusion-0-table td').length > 0")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cards = page.eval_on_selector_all(
+        "main .card", "all => all.filter(c => c.getBoundingClientRect().right > innerWidth).length"
+    )
+    assert cards == 0
+    # Where a table continues to the right, its first column stays in sight. It must not cover the next one.
+    covering = page.eval_on_selector_all(
+        "#runs tbody th, #classes-0 tbody th",
+        "all => all.filter(h => h.scrollWidth > h.clientWidth + 1).length",
+    )
+    assert covering == 0
 
 
 def contrast(one: str, other: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,12 +83,8 @@ def table(space: str, found: Sequence[Comparison], metrics: Sequence[str]) -> Ta
 
 
 def _cell(of: Difference) -> str:
-    scale, digits = (100.0, 1) if METRICS[of.metric].unit == "share" else (1.0, 3)
-    value, low, high = (f"{scale * x:+.{digits}f}" for x in (of.value, of.low, of.high))
-    if not math.isfinite(of.low + of.high):
-        return f"{value} (no interval)"
     mark = {"better": "  better", "worse": "  worse", "no difference": ""}[of.judged]
-    return f"{value} ({low} to {high}){mark}"
+    return f"{of.figures()}{mark}"
 
 
 def _known(name: str) -> str:

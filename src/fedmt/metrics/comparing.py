@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedmt.core.rounding import points
 from fedmt.metrics import EVEN_HANDED, METRICS, Metric
 from fedmt.metrics.evidence import Compared, evident
 from fedmt.metrics.intervals import drawn_weights, percentiles
@@ -73,15 +74,30 @@ class Difference:
         >>> Difference("balanced_accuracy", 0.662, 0.6, 0.062, 0.041, 0.083).words()
         '6.2 points higher (95% interval +4.1 to +8.3)'
         """
-        share = METRICS[self.metric].unit == "share"
-        scale, digits = (100.0, 1) if share else (1.0, 3)
-        size = f"{abs(scale * self.value):.{digits}f}" + (" points" if share else "")
+        size = self._figure(abs(self.value)) + (" points" if METRICS[self.metric].unit == "share" else "")
         if self.value == self.low == self.high == 0:
             return "no difference"
         said = f"{size} {'higher' if self.value >= 0 else 'lower'}"
         if not math.isfinite(self.low + self.high):
             return f"{said} (too few test samples for an interval)"
-        return f"{said} (95% interval {scale * self.low:+.{digits}f} to {scale * self.high:+.{digits}f})"
+        return f"{said} (95% interval {self._figure(self.low, True)} to {self._figure(self.high, True)})"
+
+    def figures(self) -> str:
+        """The same for a table.
+
+        >>> Difference("balanced_accuracy", 0.662, 0.6, 0.062, 0.041, 0.083).figures()
+        '+6.2 (+4.1 to +8.3)'
+        """
+        if not math.isfinite(self.low + self.high):
+            return f"{self._figure(self.value, True)} (no interval)"
+        value, low, high = (self._figure(x, True) for x in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})"
+
+    def _figure(self, x: float, sign: bool = False) -> str:
+        """Rounded as in the report. A terminal may lack its minus sign."""
+        if METRICS[self.metric].unit == "share":
+            return points(x, sign).replace("\N{MINUS SIGN}", "-")
+        return f"{x:{'+' if sign else ''}.3f}"
 
 
 def differences(

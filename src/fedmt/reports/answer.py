@@ -77,6 +77,9 @@ def answer(runs: Sequence[ReportedRun]) -> dict[str, Any]:
             "them, its result is slightly too optimistic. The table has the difference of each run."
         )
     details += [_spread(g) for g in (best, baseline) if g.spread is not None]
+    for run in (runs[i] for g in (best, baseline) for i in g.places):
+        if run.evaluation is not None and _earlier(run):
+            details.append(f"{title(run)}: this compares its answers after round {run.evaluation.round}.")
     for group in others:
         both = against[group.name].differences[compared.wanted]
         for place in group.places:
@@ -149,6 +152,12 @@ def _change(one: Difference, size: float, sign: bool = False) -> str:
 def _tested(run: ReportedRun) -> bool:
     made = run.evaluation
     return made is not None and any(t.space == made.wanted for t in made.tests)
+
+
+def _earlier(run: ReportedRun) -> bool:
+    """Whether the predictions are older than the metrics, as they may be while a run goes on."""
+    made = run.evaluation
+    return made is not None and bool(run.metrics) and made.round != run.metrics[-1]["round"]
 
 
 def _is_single(run: ReportedRun) -> bool:
@@ -244,7 +253,8 @@ def _alone(run: ReportedRun) -> str:
         called = metric.title if metric.title.isupper() else metric.title.lower()
         parts.append(f"{called} is {metric.format(one['value'])}{f' (95% interval {ends})' if ends else ''}")
     count = f"{len(test.labels):,} {noun(run.settings)}{'' if len(test.labels) == 1 else 's'}"
-    return f"{title(run)}: {', '.join(parts[:-1])} and {parts[-1]} in '{wanted}', on {count}."
+    when = f", after round {run.evaluation.round}" if _earlier(run) else ""
+    return f"{title(run)}{when}: {', '.join(parts[:-1])} and {parts[-1]} in '{wanted}', on {count}."
 
 
 def _seeds_alone(group: Configuration) -> str:

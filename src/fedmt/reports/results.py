@@ -126,6 +126,7 @@ def predictions(test: Predicted, classes: int, temperature: float | None = None)
     found = {
         "space": test.space,
         "n": len(test.labels),
+        "grouped": test.groups is not None,
         "accuracy": short(float(right.mean())),
         "confusion": counts.ravel().tolist(),
         "support": counts.sum(1).tolist(),

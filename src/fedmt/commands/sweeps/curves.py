@@ -46,6 +46,7 @@ def _draw(
     """Color shows the column, dashes show the row."""
     # Imported here because only curves need it, and it takes a while to load.
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -60,6 +61,7 @@ def _draw(
         high = [m + s for m, s in zip(middle, spread, strict=True)]
         axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no round 0.5
     axes.set_ylabel(metric.replace("_", " ") + (", %" if is_share(metric) else ""))
     axes.legend(fontsize="small", frameon=False)
     written = []

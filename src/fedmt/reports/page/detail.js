@@ -122,7 +122,7 @@ function calibration(run, test, t) {
     ...(scaled ? [{ name: "after", cell: (r) => withInterval(r.m, r.after), key: (r) => r.after.value }, { name: "change", cell: changed, key: (r) => (r.change || {}).value }] : [])];
   const why = scaled ? "The temperature " + scaled.temperature.toFixed(3) + " was fitted on " + page.data.word + "s of the reference center that were held out from training. It changes no answer, only how confident it is. The change is paired over the same " + page.data.word + "s." : test.space === run.wanted ? "No temperature was fitted, because no " + page.data.word + "s were held out for it ([calibration] in the config)." : "A temperature is fitted in the wanted label space only.";
   const numbers = el("figure", { class: "card" + (scaled ? " wide" : "") }, el("figcaption", {}, scaled ? "Before and after temperature scaling" : "How good the probabilities are"), table("calibration-" + t, "Calibration in " + test.space, columns, rows, { fixed: true }), el("p", { class: "note" }, "Below each value is its 95% interval. " + why));
-  return [el("h3", {}, "Calibration"), el("div", { class: "pair" }, reliabilityDiagram("reliability-" + t, test.space, test, test.n, scaled ? " before temperature scaling" : ""),
+  return [el("h3", {}, "Calibration"), test.grouped ? el("p", { class: "note" }, tooNarrow(test, "The intervals in the diagram").trim()) : null, el("div", { class: "pair" }, reliabilityDiagram("reliability-" + t, test.space, test, test.n, scaled ? " before temperature scaling" : ""),
     scaled ? reliabilityDiagram("scaled-" + t, test.space, scaled, test.n, " after temperature scaling") : null, numbers)];
 }
 

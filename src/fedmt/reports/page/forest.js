@@ -32,7 +32,7 @@ function forest(id, title, rows, options) {
       const middle = top + line(row) / 2 + (narrow ? 10 : 0), many = row.marks.length;
       const name = (text, y, className) => drawing.append(el("text", { x: narrow ? left : left - 14, y, "text-anchor": narrow ? "start" : "end", class: className }, cut(measuring(className === "strong" ? STRONG : PLAIN), text, narrow ? width - (alone ? 150 : 20) : left - 18)));
       if (narrow && alone) drawing.append(el("text", { x: width - 8, y: top + 12, "text-anchor": "end" }, beside(row.marks[0])[0] + (row.marks[0].low == null ? "" : " (" + beside(row.marks[0])[1] + ")")));
-      name(row.name + (narrow && row.note ? ", " + row.note : ""), narrow ? top + 12 : middle + (row.note ? -2 : 4), "strong");
+      name(narrow && row.note ? "\u2068" + row.name + "\u2069, " + row.note : row.name, narrow ? top + 12 : middle + (row.note ? -2 : 4), "strong");
       if (!narrow && row.note) name(row.note, middle + 12, "soft");
       row.marks.forEach((m, i) => {
         const y = middle + (i - (many - 1) / 2) * each, { colour } = lineStyle(m.index), said = (legend.size ? m.label + "\n" : row.name + "\n") + m.text;

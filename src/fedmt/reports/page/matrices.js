@@ -78,9 +78,9 @@ function heat(id, title, rowNames, columnNames, value, text, options = {}) {
 
 function cut(context, name, width) {
   if (context.measureText(name).width <= width) return name;
-  let short = name;
-  while (short.length > 1 && context.measureText(short + "…").width > width) short = short.slice(0, -1);
-  return short + "…";
+  const short = [...name];  // by letters: half of one is no text, and a picture with it cannot be saved
+  while (short.length > 1 && context.measureText(short.join("") + "…").width > width) short.pop();
+  return short.join("") + "…";
 }
 
 function bytes(text) {

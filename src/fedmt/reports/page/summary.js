@@ -46,7 +46,7 @@ function summaryTable() {
       name: "accuracy in '" + s + "'" + (sizes.has(s) ? ", " + sizes.get(s) + " classes" + (wanted.has(s) ? ", wanted" : "") : ""),
       cell: (row) => withInterval(metricOf(headline), known(row, s)), key: (row) => (known(row, s) || {}).value,
     })),
-    { name: "rounds", cell: ({ run }) => run.finished ? run.round : run.round + " of " + run.planned, key: ({ run }) => run.round },
+    { name: "rounds", cell: (row) => [...new Set(all(row).map((r) => (r.finished ? r.round : r.round + " of " + r.planned)))].join(", "), key: ({ run }) => run.round },
     { name: "time", cell: times, key: ({ run }) => run.seconds },
   ];
   return el("div", {}, table("runs", "Runs: method, balanced accuracy, difference from the baseline, accuracy by label space, and time", columns, rows,
@@ -54,11 +54,13 @@ function summaryTable() {
 }
 
 function summaryNote() {
-  const { answer, configurations, word } = page.data, seeds = configurations.some((c) => c.places.length > 1), alone = configurations.some((c) => c.places.length === 1);
+  const { answer, configurations, runs, word } = page.data, seeds = configurations.some((c) => c.places.length > 1), alone = configurations.some((c) => c.places.length === 1);
+  const spaces = runs.flatMap((r) => Object.keys(r.accuracy).map((s) => s !== r.wanted));
+  if (!spaces.length) return "";  // nothing was tested, so there is nothing to explain
   return el("p", { class: "note" }, "After the last round, on test " + word + "s." + (alone ? " Below each value is its 95% interval: it tells what other test " + word + "s would change, not other seeds." : "")
     + (seeds ? " Of several seeds, the mean is shown, with the standard deviation between seeds (±)." : "")
     + (answer.baseline == null ? "" : " Against the baseline: the difference in balanced accuracy, in percentage points, paired over the same test " + word + "s" + (answer.seeds.length ? " and averaged over the seeds" : "") + ".")
-    + " Outside the wanted space, values are means over centers, each through its own matrix.");
+    + (spaces.includes(true) ? " Outside the wanted space, values are means over centers, each through its own matrix or head." : ""));
 }
 
 // The main figures of the configuration that the page opens on.

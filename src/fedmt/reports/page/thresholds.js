@@ -35,6 +35,9 @@ function unitPlot(id, label, xName, yName, lines, mark, chance) {
   return drawing;
 }
 
+// Where samples belong together, as those of a patient do, the intervals that the page computes are not enough.
+const tooNarrow = (test, which) => (test.grouped ? " " + which + " take every " + page.data.word + " by itself, although some belong together, as those of one patient do. So they are too narrow. The intervals in the tables are not." : "");
+
 function thresholdPanel(run, test, t) {
   const names = classesOf(run, test.space), judged = names.map((_, k) => k).filter((k) => test.support[k] > 0 && test.support[k] < test.n);
   if (!judged.length || !test.curves) return null;
@@ -81,7 +84,7 @@ function thresholdPanel(run, test, t) {
   const made = el("div", { class: "wide" }, el("h3", {}, "Thresholds"),
     el("div", { class: "controls" }, el("label", {}, "Class ", el("select", { id: "class-" + t, onchange: (event) => choose(+event.target.value) }, judged.map((c) => el("option", { value: c, selected: c === k }, names[c] + " (AUROC " + area(c) + ")")))),
       el("label", {}, "Threshold ", slider, " "), byValue),
-    el("p", { class: "note" }, "Each class is judged against all others together. One counts as the class if its probability is at least the threshold. Move the threshold to trade sensitivity for specificity; the intervals are Wilson's, 95%. A threshold that is chosen on test " + page.data.word + "s flatters the model on them: choose it on others."),
+    el("p", { class: "note" }, "Each class is judged against all others together. One counts as the class if its probability is at least the threshold. Move the threshold to trade sensitivity for specificity; the intervals are Wilson's, 95%. A threshold that is chosen on test " + page.data.word + "s flatters the model on them: choose it on others." + tooNarrow(test, "The intervals")),
     el("div", { class: "aside" }, readout, plots), table_);
   choose(judged.includes(k) ? k : worst);
   return made;
