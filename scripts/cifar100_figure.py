@@ -11,10 +11,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedmt.commands.sweeps.figures import metric_of
-from fedmt.reports.content import COLOURS
+from fedmt.reports.content import COLORS
 
 DOCS = Path(__file__).parent.parent / "docs"
-BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
+BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLORS
 
 RUNS = {
     "oracle-n25-seed0": ("all fine labels, n = 25", GREEN, "-"),
@@ -45,13 +45,13 @@ def main() -> None:
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     axes = figure.subplots(2, 2).flatten()
     for axis, (metric, title) in zip(axes, PANELS.items(), strict=True):
-        for name, (label, colour, style) in RUNS.items():
+        for name, (label, color, style) in RUNS.items():
             if name.startswith("oracle") and axis is not axes[0]:
                 continue  # its labels are true, so all of them are certain
             values = curve(name, metric)
             if values:
                 rounds, heights = zip(*values.items(), strict=True)
-                axis.plot(rounds, heights, style, color=colour, label=label, linewidth=1.6)
+                axis.plot(rounds, heights, style, color=color, label=label, linewidth=1.6)
         axis.set_title(title, fontsize=10, loc="left")
         axis.set_xlabel("round", fontsize=9)
         axis.tick_params(labelsize=8)

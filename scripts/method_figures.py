@@ -28,11 +28,11 @@ from fedmt.data.sources.fashion_mnist import (
     GARMENT_TO_LAYER,
     read_fashion_mnist,
 )
-from fedmt.reports.content import COLOURS
+from fedmt.reports.content import COLORS
 from fedmt.training.run import build_engine
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
-BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
+BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLORS
 TINTS = ("#cfe3f2", "#f7d9c4", "#cdeade", "#f1d9e6", "#f8e6c1", "#ddf0fb")
 ORDER = ("trouser", "dress", "t-shirt", "shirt", "pullover", "coat", "sandal", "sneaker", "ankle boot", "bag")
 """The garments, in an order in which the garments of every class of the two other spaces are adjacent."""
@@ -180,9 +180,9 @@ def one_round() -> Figure:
     return figure
 
 
-def _box(axes: Axes, x: float, y: float, width: float, height: float, colour: str, title: str) -> None:
+def _box(axes: Axes, x: float, y: float, width: float, height: float, color: str, title: str) -> None:
     style = "round,pad=0,rounding_size=1.2"
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=colour, ec="#404040", lw=1))
+    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=color, ec="#404040", lw=1))
     axes.text(x + width / 2, y + height - 3.4, title, ha="center", weight="bold", fontsize=11)
 
 
@@ -191,8 +191,8 @@ def _lines(axes: Axes, x: float, top: float, lines: list[str]) -> None:
         axes.text(x, top - 3.05 * number, line, fontsize=9.5, va="center")
 
 
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, text: str) -> None:
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=18, lw=2.4, color=colour))
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str, text: str) -> None:
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=18, lw=2.4, color=color))
     axes.text((start[0] + end[0]) / 2, start[1] + 1.6, text, ha="center", fontsize=10.5, color="black")
 
 
@@ -237,8 +237,8 @@ def _heat(axes: Axes, matrix: Correspondence, values: np.ndarray, names: bool = 
         for k in range(len(matrix.fine)):
             if values[j, k] >= 0.005:
                 shown = "1" if values[j, k] > 0.995 else f"{values[j, k]:.2f}".lstrip("0")
-                colour = "white" if values[j, k] > 0.55 else "black"
-                axes.text(k, j, shown, ha="center", va="center", fontsize=8, color=colour)
+                color = "white" if values[j, k] > 0.55 else "black"
+                axes.text(k, j, shown, ha="center", va="center", fontsize=8, color=color)
 
 
 def estimate(measured: dict[str, Any]) -> Figure:
@@ -256,7 +256,7 @@ def estimate(measured: dict[str, Any]) -> Figure:
             axes.add_patch(Rectangle((k - 0.48, j - 0.48), 0.96, 0.96, fill=False, edgecolor=ORANGE, lw=1.8))
         axes.set_title(f"M-hat of {center}, round {record['round']} (outlined: M)", fontsize=10)
     curves = figure.add_subplot(grid[:, 1])
-    for space, colour, dash in (("department", BLUE, "-"), ("layer", ORANGE, "--")):
+    for space, color, dash in (("department", BLUE, "-"), ("layer", ORANGE, "--")):
         names = [n for n, c in rounds[0]["centers"].items() if c["space"] == space]
         for number, name in enumerate(names):
             errors = [r["centers"][name]["error"] for r in rounds]
@@ -265,7 +265,7 @@ def estimate(measured: dict[str, Any]) -> Figure:
                 [r["round"] for r in rounds],
                 errors,
                 dash,
-                color=colour,
+                color=color,
                 lw=1.6,
                 marker="o",
                 ms=3.5,

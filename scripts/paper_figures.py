@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from paper_runs import Runs
 from paper_tables import Tables
 
-from fedmt.reports.content import COLOURS
+from fedmt.reports.content import COLORS
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
-BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS
+BLACK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLORS
 METHODS = {
     "Single": BLACK,
     "FedTrans": GREEN,

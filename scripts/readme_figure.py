@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from fedmt.commands.quickstart import METHODS, PER_CLASS, SPACES
 from fedmt.data.sources.fashion_mnist import GARMENT_TO_LAYER
-from fedmt.reports.content import COLOURS
+from fedmt.reports.content import COLORS
 from fedmt.runs.folder import RunFolder
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -36,7 +36,7 @@ def main(quickstart: Path) -> None:
             0.25,
             yerr=[f["sd"] for f in found],
             label=method,
-            color=COLOURS[number],
+            color=COLORS[number],
         )
         bars.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
     bars.set_xticks(range(3), ["10 garments\n(wanted)", "5 departments", "4 layers"])

@@ -73,7 +73,7 @@ def test_forward_gives_logits(size: int, channels: int) -> None:
     assert logits.isfinite().all()
 
 
-def test_initialisation() -> None:
+def test_initialization() -> None:
     torch.manual_seed(0)
     model = mobilenet_v2(100)
     head = model.classifier[1]

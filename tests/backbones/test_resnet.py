@@ -102,7 +102,7 @@ def test_the_bottleneck_strides_in_its_3x3() -> None:
     assert strides == {"conv1": (1, 1), "conv2": (2, 2), "downsample.0": (2, 2)}
 
 
-def test_initialisation_is_kaiming_fan_out() -> None:
+def test_initialization_is_kaiming_fan_out() -> None:
     torch.manual_seed(0)
     model = resnet18(10)
     for module in model.modules():

@@ -102,15 +102,15 @@ def test_a_head_of_other_classes_stays_fresh(tmp_path: Path) -> None:
     assert "'fc' has 1 class, the model has 4" in note
 
 
-def test_colour_weights_see_a_grey_image_as_before(tmp_path: Path) -> None:
+def test_color_weights_see_a_gray_image_as_before(tmp_path: Path) -> None:
     source, model = Tiny().eval(), Tiny(channels=1).eval()
     (note,) = load_weights(model, saved(source.state_dict(), tmp_path), "fc")
     assert "'conv1.weight' was summed" in note
-    grey = torch.randn(2, 1, 9, 9)
-    torch.testing.assert_close(model(grey), source(grey.expand(-1, 3, -1, -1)))
+    gray = torch.randn(2, 1, 9, 9)
+    torch.testing.assert_close(model(gray), source(gray.expand(-1, 3, -1, -1)))
 
 
-def test_grey_weights_do_not_fit_colour(tmp_path: Path) -> None:
+def test_gray_weights_do_not_fit_color(tmp_path: Path) -> None:
     message = refused(Tiny(channels=1).state_dict(), tmp_path)
     assert "'conv1.weight' is [8, 1, 3, 3], expected [8, 3, 3, 3]" in message
 

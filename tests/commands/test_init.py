@@ -24,9 +24,9 @@ WANTED = ["basal cell carcinoma", "melanoma", "nevus"]
 GROUP = {"basal cell carcinoma": "malignant", "melanoma": "malignant", "nevus": "benign"}
 
 
-def picture(path: Path, size: tuple[int, int] = (8, 8), colour: bool = False) -> None:
+def picture(path: Path, size: tuple[int, int] = (8, 8), color: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = (*size, 3) if colour else size
+    shape = (*size, 3) if color else size
     Image.fromarray(np.full(shape, len(path.name), dtype=np.uint8)).save(path)
 
 
@@ -176,12 +176,12 @@ def test_centers_by_themselves(data: Path, tmp_path: Path, command) -> None:
     assert command("check", out)[0] == 0
 
 
-def test_archives_sizes_and_colour(tmp_path: Path, command) -> None:
+def test_archives_sizes_and_color(tmp_path: Path, command) -> None:
     images = np.zeros((6, 40, 30, 3), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", images=images, labels=np.array(["x", "y", "z"] * 2))
     for name in ("p", "q"):
         picture(tmp_path / "b" / name / "0.png", (100, 70))
-        picture(tmp_path / "b" / name / "1.png", (64, 80), colour=True)
+        picture(tmp_path / "b" / name / "1.png", (64, 80), color=True)
     out = tmp_path / "federation.toml"
     assert command("init", tmp_path, "--out", out)[0] == 0
     config = tomllib.loads(out.read_text())
@@ -258,11 +258,11 @@ def test_the_test_set_decides_between_equally_many_classes(tmp_path: Path, comma
     assert command("check", out)[0] == 0
 
 
-@pytest.mark.parametrize("tests", ["none", "unlabelled", "of no center", "of both centers"])
+@pytest.mark.parametrize("tests", ["none", "unlabeled", "of no center", "of both centers"])
 def test_equally_many_classes_and_nothing_that_decides(tmp_path: Path, command, tests: str) -> None:
     class_folders(tmp_path / "a", ["cat", "dog"], 2)
     class_folders(tmp_path / "b", ["tame", "wild"], 3)
-    if tests == "unlabelled":
+    if tests == "unlabeled":
         picture(tmp_path / "test" / "0.png")
     elif tests == "of no center":
         class_folders(tmp_path / "test", ["cow", "pig"])
@@ -491,7 +491,7 @@ def test_the_other_of_two_centers_left_out(tmp_path: Path, command) -> None:
     assert "Note: b.csv was left out: the table is not encoded in UTF-8" in printed
 
 
-def test_centers_without_labels_beside_a_labelled_one_are_no_classes(tmp_path: Path, command) -> None:
+def test_centers_without_labels_beside_a_labeled_one_are_no_classes(tmp_path: Path, command) -> None:
     for name in "pq":
         picture(tmp_path / "data" / name / "0.png")
     class_folders(tmp_path / "ref", WANTED)

@@ -584,7 +584,7 @@ def test_a_bad_aggregation(error_of, tmp_path, lines, where, key, said):
     [
         (['name = "fedprox"', "m = 0.1"], "m", "Did you mean 'mu'?"),
         (['name = "fedavg"', "momentum = 0.1"], "momentum", "'rate'"),
-        (['name = "scaffold"', "colour = 1"], "colour", "Known: 'rate'"),
+        (['name = "scaffold"', "color = 1"], "color", "Known: 'rate'"),
     ],
 )
 def test_an_unknown_aggregation_option(error_of, tmp_path, lines, key, said):

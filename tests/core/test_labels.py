@@ -146,7 +146,7 @@ def test_three_decimals_pass_as_the_tolerance_says() -> None:
 
 @quick
 @given(seeds, sizes, sizes)
-def test_columns_within_the_tolerance_are_renormalised(seed: int, coarse: int, fine: int) -> None:
+def test_columns_within_the_tolerance_are_renormalized(seed: int, coarse: int, fine: int) -> None:
     rng = np.random.default_rng(seed)
     matrix = random_matrix(rng, coarse, fine)
     found = Correspondence(

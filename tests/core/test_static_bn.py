@@ -140,7 +140,7 @@ def test_measuring_leaves_the_model_as_it_should(static: bool, training: bool) -
     assert not any(v.requires_grad for v in found.values())
 
 
-def test_a_measured_model_normalises_that_batch() -> None:
+def test_a_measured_model_normalizes_that_batch() -> None:
     layer = nn.Sequential(nn.BatchNorm2d(2, affine=False))
     batch = images(3) * 4 + 2
     measure(layer, [batch])

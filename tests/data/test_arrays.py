@@ -20,7 +20,7 @@ from fedmt.inputs.images.decoding import read_images
 from fedmt.inputs.images.shaping import AS_STORED
 
 RNG = np.random.default_rng(0)
-GREY = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
+GRAY = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
 COLOR = RNG.integers(0, 256, (6, 9, 8, 3), dtype=np.uint8)
 ROWS = RNG.normal(size=(6, 4)).astype(np.float32)
 LABELS = ["a", "b", "c"] * 2
@@ -76,14 +76,14 @@ def test_every_form_of_images_is_stored_alike(x: Any) -> None:
     assert torch.equal(federation.reference.values, torch.from_numpy(COLOR).permute(0, 3, 1, 2))
 
 
-def test_grey_images_need_no_channel() -> None:
-    assert make(GREY).input.shape == make(GREY[..., None]).input.shape == (1, 9, 8)
+def test_gray_images_need_no_channel() -> None:
+    assert make(GRAY).input.shape == make(GRAY[..., None]).input.shape == (1, 9, 8)
 
 
 def test_pictures_are_converted_as_files_are(tmp_path: Path) -> None:
     """Pillow's own conversion would clip 16 bits to white, and show what is under transparent parts."""
-    deep = [Image.fromarray(image.astype(np.uint16) * 256 + 7) for image in GREY]
-    assert torch.equal(make(deep).reference.values, torch.from_numpy(GREY)[:, None])
+    deep = [Image.fromarray(image.astype(np.uint16) * 256 + 7) for image in GRAY]
+    assert torch.equal(make(deep).reference.values, torch.from_numpy(GRAY)[:, None])
     alpha = np.full((*COLOR.shape[:3], 1), 60, np.uint8)
     clear = [Image.fromarray(image, "RGBA") for image in np.concatenate([COLOR, alpha], 3)]
     for kind, pictures in {"deep": deep, "clear": clear}.items():
@@ -96,7 +96,7 @@ def test_pictures_are_converted_as_files_are(tmp_path: Path) -> None:
         assert torch.equal(stored.values, read)
         assert torch.equal(torch.cat(list(stored.input.batches(pictures))), read)
     # Gray and color together are color, as in a folder.
-    mixed = [Image.fromarray(COLOR[0]), Image.fromarray(GREY[0])] * 3
+    mixed = [Image.fromarray(COLOR[0]), Image.fromarray(GRAY[0])] * 3
     assert make(mixed).input.shape == (3, 9, 8)
 
 
@@ -238,14 +238,14 @@ BROKEN[4, 2] = np.inf
             r"dtype float64 with values from 1.5 to 1.5; expected floats in \[0, 1\]",
         ),
         ({"x": np.full((6, 8, 8), np.nan)}, "384 of the 384 values of its images are NaN or infinite"),
-        ({"x": GREY.astype(np.int32)}, r"dtype int32 and shape \(6, 1, 9, 8\); expected uint8"),
+        ({"x": GRAY.astype(np.int32)}, r"dtype int32 and shape \(6, 1, 9, 8\); expected uint8"),
         (
             {"x": np.zeros((6, 4, 9, 8), np.uint8)},
             r"shape \(6, 4, 9, 8\) and dtype uint8; expected \[N, H, W, C\]",
         ),
         ({"x": np.zeros((6, 3, 9, 3), np.uint8)}, r"could be \[N, H, W, C\] or \[N, C, H, W\]"),
         (
-            {"x": [Image.fromarray(GREY[0] / np.float32(255))] * 6},
+            {"x": [Image.fromarray(GRAY[0] / np.float32(255))] * 6},
             r"center 'reference', x\[0\]: the picture cannot be read: it holds floating-point values",
         ),
         ({"x": ROWS[:0], "y": []}, "Center 'reference' is empty"),
@@ -295,7 +295,7 @@ BROKEN[4, 2] = np.inf
             {"centers": {"Bonn": (ROWS[:, :3],)}},
             r"center 'Bonn': vectors of shape \(3,\), but the reference center has \(4,\)",
         ),
-        ({"centers": {"Bonn": (GREY,)}}, r"center 'Bonn': vectors of shape \(6, 9, 8\) and dtype uint8"),
+        ({"centers": {"Bonn": (GRAY,)}}, r"center 'Bonn': vectors of shape \(6, 9, 8\) and dtype uint8"),
         ({"centers": {"Bonn": (ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}}, "a tuple of length 4"),
         (
             {"centers": {"Bonn": CenterData(ROWS, ["p"] * 6, "two", [[1, 0], [0, 1]])}},

@@ -67,7 +67,7 @@ def test_copies_fill_up_in_proportion_at_the_place_of_their_originals(
     assert all(torch.equal(a, b) for a, b in zip(copies, again, strict=True))
 
 
-def test_what_does_not_divide_goes_to_no_favoured_place() -> None:
+def test_what_does_not_divide_goes_to_no_favored_place() -> None:
     truth = torch.arange(40).repeat_interleave(4)
     places = [torch.arange(i, 160, 4) for i in range(4)]
     copies = choose_copies(places, truth, np.full(40, 5), seed=0)

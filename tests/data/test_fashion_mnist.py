@@ -52,7 +52,7 @@ def test_options_and_splits() -> None:
         read_fashion_mnist(cast(Split, "val"))
 
 
-def test_the_licence_is_bundled_and_the_file_is_small() -> None:
+def test_the_license_is_bundled_and_the_file_is_small() -> None:
     folder = resources.files("fedmt.data")
     assert "Zalando" in folder.joinpath("FASHION_MNIST_LICENSE.txt").read_text()
     assert len(folder.joinpath("fashion_mnist.npz").read_bytes()) < 5_000_000

@@ -109,8 +109,8 @@ def test_lines_without_a_label_and_repeated_lines_are_left_out_and_counted(folde
     write(folder, [*ROWS, row("bb", "inflammatory"), row("gg", ""), row("hh", "inflammatory", "")])
     found = read(folder)
     assert len(found) == 4
-    unlabelled, repeated = found.notes
-    assert "2 lines" in unlabelled and "without a label" in unlabelled
+    unlabeled, repeated = found.notes
+    assert "2 lines" in unlabeled and "without a label" in unlabeled
     assert "1 lines" in repeated and "repeat" in repeated
 
 

@@ -25,9 +25,9 @@ def write(path: Path, shade: int = 0) -> None:
     Image.new("L", (4, 4), shade).save(path)
 
 
-def error_of(path: Path, space: LabelSpace | None = None, labelled: bool = True) -> str:
+def error_of(path: Path, space: LabelSpace | None = None, labeled: bool = True) -> str:
     with pytest.raises(FedmtError) as error:
-        read_folder(path, OPTIONS, space, labelled=labelled)
+        read_folder(path, OPTIONS, space, labeled=labeled)
     return str(error.value)
 
 
@@ -49,8 +49,8 @@ def test_class_folders_in_sorted_order(tmp_path: Path) -> None:
     assert given.spaces == {"diagnosis": SPACE}
     assert given.labels["diagnosis"].tolist() == [1, 0, 0]
 
-    unlabelled = read_folder(tmp_path, OPTIONS, labelled=False)
-    assert (len(unlabelled), unlabelled.labels, unlabelled.spaces) == (3, {}, {})
+    unlabeled = read_folder(tmp_path, OPTIONS, labeled=False)
+    assert (len(unlabeled), unlabeled.labels, unlabeled.spaces) == (3, {}, {})
 
 
 def test_folder_outside_the_space_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_no_class_folders(tmp_path: Path) -> None:
     write(tmp_path / "a.png")
     message = error_of(tmp_path)
     assert "no class folders" in message and "do not name a label space" in message
-    assert len(read_folder(tmp_path, OPTIONS, labelled=False)) == 1
+    assert len(read_folder(tmp_path, OPTIONS, labeled=False)) == 1
 
 
 def test_image_beside_the_class_folders(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_image_beside_the_class_folders(tmp_path: Path) -> None:
     assert "'stray.png'" in error_of(tmp_path)
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_no_images(tmp_path: Path, labelled: bool) -> None:
+@pytest.mark.parametrize("labeled", [True, False])
+def test_no_images(tmp_path: Path, labeled: bool) -> None:
     (tmp_path / "nevus").mkdir()
-    message = error_of(tmp_path, labelled=labelled)
+    message = error_of(tmp_path, labeled=labeled)
     assert str(tmp_path) in message and "no images" in message and ".jpeg" in message
 
 
@@ -126,31 +126,31 @@ def test_all_folders_outside_the_space_are_named(tmp_path: Path) -> None:
     assert message.startswith("2 problems:\n") and "'melanom'" in message and "'nevi'" in message
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_files_of_other_kinds_are_counted(tmp_path: Path, labelled: bool) -> None:
+@pytest.mark.parametrize("labeled", [True, False])
+def test_files_of_other_kinds_are_counted(tmp_path: Path, labeled: bool) -> None:
     write(tmp_path / "nevus" / "a.png")
-    assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == ()
+    assert read_folder(tmp_path, OPTIONS, labeled=labeled).notes == ()
     (tmp_path / "stray.nii").touch()
     (tmp_path / "nevus" / ".hidden.nii").touch()
     kind = "1 file of another kind was skipped (.nii)."
     said = f"{kind} If any of them are images, convert them, for example to PNG."
-    assert read_folder(tmp_path, OPTIONS, labelled=labelled).notes == (f"{tmp_path}: {said}",)
+    assert read_folder(tmp_path, OPTIONS, labeled=labeled).notes == (f"{tmp_path}: {said}",)
     (tmp_path / "nevus" / "more").mkdir()
     for name in ("b.jp2", "more/c.NII", "more/IM0001"):
         (tmp_path / "nevus" / name).touch()
-    [note] = read_folder(tmp_path, OPTIONS, labelled=labelled).notes
+    [note] = read_folder(tmp_path, OPTIONS, labeled=labeled).notes
     assert "4 files of other kinds were skipped (.nii, no ending, .jp2)" in note
     for number in range(10):
         (tmp_path / "nevus" / f"1.2.840.{number}").touch()
-    assert "14 files" in (note := read_folder(tmp_path, OPTIONS, labelled=labelled).notes[0])
+    assert "14 files" in (note := read_folder(tmp_path, OPTIONS, labeled=labeled).notes[0])
     assert "…" in note and len(note) < len(str(tmp_path)) + 160
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_a_folder_of_other_kinds_alone_says_so(tmp_path: Path, labelled: bool) -> None:
+@pytest.mark.parametrize("labeled", [True, False])
+def test_a_folder_of_other_kinds_alone_says_so(tmp_path: Path, labeled: bool) -> None:
     (tmp_path / "nevus").mkdir()
     (tmp_path / "nevus" / "a.nii").touch()
-    message = error_of(tmp_path, labelled=labelled)
+    message = error_of(tmp_path, labeled=labeled)
     assert "no images" in message and message.endswith("for example to PNG.") and "(.nii)" in message
 
 
@@ -191,5 +191,5 @@ def test_every_ending_of_a_jpeg_is_read(tmp_path: Path, ending: str) -> None:
 def test_twelve_bit_images_are_noted(tmp_path: Path) -> None:
     for name, value in (("a", 4095), ("b", 300)):
         Image.fromarray(np.full((4, 4), value, dtype=np.uint16)).save(tmp_path / f"{name}.png")
-    [note] = read_folder(tmp_path, OPTIONS, labelled=False).notes
+    [note] = read_folder(tmp_path, OPTIONS, labeled=False).notes
     assert note.startswith(f"{tmp_path}: its 16-bit images only use values up to 4095 (2 files checked)")

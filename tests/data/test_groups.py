@@ -285,11 +285,11 @@ def test_without_a_group_column_nothing_is_grouped(cases: Path) -> None:
 
 
 def test_groups_of_a_manifest(cases: Path) -> None:
-    labelled = read_manifest(cases / "cases.csv", ImageOptions(), group_column="patient")
+    labeled = read_manifest(cases / "cases.csv", ImageOptions(), group_column="patient")
     plain = read_manifest(cases / "cases.csv", ImageOptions(), label_column=None, group_column="patient")
-    assert labelled.groups is not None and plain.groups is not None
-    assert in_order(labelled.groups).tolist() == [i // 3 for i in range(90)]
-    assert torch.equal(labelled.groups, plain.groups)
+    assert labeled.groups is not None and plain.groups is not None
+    assert in_order(labeled.groups).tolist() == [i // 3 for i in range(90)]
+    assert torch.equal(labeled.groups, plain.groups)
     (cases / "gap.csv").write_text("image,label,patient\n0.png,a,1\n1.png,a,\n")
     with pytest.raises(FedmtError, match=r"gap.csv, line 3: the column 'patient' is empty"):
         read_manifest(cases / "gap.csv", ImageOptions(), group_column="patient")

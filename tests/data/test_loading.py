@@ -272,7 +272,7 @@ def test_images_are_brought_to_one_shape(folder):
     assert load(folder, CONFIG + "[images]\nsize = 5\n").input.shape == (1, 5, 5)
 
 
-def test_an_unlabelled_center_needs_no_labels_in_its_files(folder):
+def test_an_unlabeled_center_needs_no_labels_in_its_files(folder):
     """Labels in the files, good or bad, are not read."""
     for name, arrays in (("none", {}), ("numbers", {"labels": [1, 2]}), ("other", {"labels": ["x", "y"]})):
         archive(folder / f"{name}.npz", [80, 81], **arrays)

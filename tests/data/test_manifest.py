@@ -44,7 +44,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert read(tmp_path, text, space=SPACE).labels["diagnosis"].tolist() == [0, 1]
 
 
-def test_other_columns_root_and_unlabelled(tmp_path: Path) -> None:
+def test_other_columns_root_and_unlabeled(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         "file,triage\na.png,urgent\n",
@@ -54,8 +54,8 @@ def test_other_columns_root_and_unlabelled(tmp_path: Path) -> None:
         space_name="triage",
     )
     assert found.spaces["triage"].classes == ("urgent",)
-    unlabelled = read(tmp_path, "image\nimages/a.png\n", label_column=None)
-    assert (len(unlabelled), unlabelled.labels, unlabelled.spaces) == (1, {}, {})
+    unlabeled = read(tmp_path, "image\nimages/a.png\n", label_column=None)
+    assert (len(unlabeled), unlabeled.labels, unlabeled.spaces) == (1, {}, {})
 
 
 def test_unknown_label_names_the_physical_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedmt.data import ImageOptions, SampleSet, read_npz
 from fedmt.inputs.vectors.reading import archive_arrays
 
 RGB = np.random.default_rng(0).integers(0, 256, (3, 5, 6, 3), dtype=np.uint8)
-GREY = RGB[..., 0]
+GRAY = RGB[..., 0]
 SPACE = LabelSpace("triage", ["urgent", "routine"])
 
 
@@ -36,42 +36,42 @@ def test_layouts(tmp_path: Path) -> None:
     expected = torch.from_numpy(RGB).permute(0, 3, 1, 2)
     assert torch.equal(read(tmp_path, images=RGB).images, expected)
     assert torch.equal(read(tmp_path, images=RGB.transpose(0, 3, 1, 2)).images, expected)
-    assert torch.equal(read(tmp_path, images=np.asfortranarray(GREY)).images, expected[:, :1])
-    assert torch.equal(read(tmp_path, images=GREY[..., None]).images, expected[:, :1])
+    assert torch.equal(read(tmp_path, images=np.asfortranarray(GRAY)).images, expected[:, :1])
+    assert torch.equal(read(tmp_path, images=GRAY[..., None]).images, expected[:, :1])
     assert read(tmp_path, images=RGB).labels == {}
 
 
 def test_labels(tmp_path: Path) -> None:
     text = np.array(["urgent", "routine", "urgent"])
     for labels in (text, text.astype(bytes)):
-        inferred = read(tmp_path, images=GREY, labels=labels)
+        inferred = read(tmp_path, images=GRAY, labels=labels)
         assert inferred.spaces["labels"].classes == ("routine", "urgent")
         assert inferred.labels["labels"].tolist() == [1, 0, 1]
-        assert read(tmp_path, SPACE, images=GREY, labels=labels).labels["triage"].tolist() == [0, 1, 0]
+        assert read(tmp_path, SPACE, images=GRAY, labels=labels).labels["triage"].tolist() == [0, 1, 0]
     classes = ["routine", "none", "urgent"]
     numbers: dict[str, Any] = {"labels": np.array([2, 0, 2], np.uint8), "classes": classes}
-    inferred = read(tmp_path, images=GREY, **numbers)
+    inferred = read(tmp_path, images=GRAY, **numbers)
     assert inferred.spaces["labels"].classes == ("routine", "none", "urgent")
     assert inferred.labels["labels"].tolist() == [2, 0, 2]
-    assert read(tmp_path, SPACE, images=GREY, **numbers).labels["triage"].tolist() == [0, 1, 0]
+    assert read(tmp_path, SPACE, images=GRAY, **numbers).labels["triage"].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"pictures": GREY}, "no array 'images'"),
-        ({"images": GREY.astype(np.float32)}, "float32; expected uint8"),
+        ({"pictures": GRAY}, "no array 'images'"),
+        ({"images": GRAY.astype(np.float32)}, "float32; expected uint8"),
         ({"images": np.zeros((2, 3, 5, 3), np.uint8)}, "could be"),
         ({"images": np.zeros((2, 5, 5, 4), np.uint8)}, "(2, 5, 5, 4)"),
         ({"images": np.zeros((2, 5), np.uint8)}, "(2, 5)"),
         ({"images": np.zeros((0, 5, 5), np.uint8)}, "no images"),
-        ({"images": GREY, "labels": ["urgent"]}, "3 images but 'labels' of shape (1,)"),
-        ({"images": GREY, "labels": [0, 1, 2]}, "'classes' must name them"),
-        ({"images": GREY, "labels": [0, 1, 2], "classes": ["a", "b"]}, "labels[2] is 2"),
-        ({"images": GREY, "labels": [0, -1, 1], "classes": ["a", "b"]}, "labels[1] is -1"),
-        ({"images": GREY, "labels": [0, 1, 1], "classes": [1, 2]}, "expected a list of names"),
-        ({"images": GREY, "labels": [0.0, 1.0, 1.0]}, "float64"),
-        ({"images": GREY, "labels": np.array(["a", None, 1], object)}, "Python objects"),
+        ({"images": GRAY, "labels": ["urgent"]}, "3 images but 'labels' of shape (1,)"),
+        ({"images": GRAY, "labels": [0, 1, 2]}, "'classes' must name them"),
+        ({"images": GRAY, "labels": [0, 1, 2], "classes": ["a", "b"]}, "labels[2] is 2"),
+        ({"images": GRAY, "labels": [0, -1, 1], "classes": ["a", "b"]}, "labels[1] is -1"),
+        ({"images": GRAY, "labels": [0, 1, 1], "classes": [1, 2]}, "expected a list of names"),
+        ({"images": GRAY, "labels": [0.0, 1.0, 1.0]}, "float64"),
+        ({"images": GRAY, "labels": np.array(["a", None, 1], object)}, "Python objects"),
     ],
 )
 def test_bad_arrays(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
@@ -79,7 +79,7 @@ def test_bad_arrays(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
 
 
 def test_label_outside_the_space(tmp_path: Path) -> None:
-    message = error_of(tmp_path, SPACE, images=GREY, labels=["urgent", "routin", "urgent"])
+    message = error_of(tmp_path, SPACE, images=GRAY, labels=["urgent", "routin", "urgent"])
     assert "labels[1]: label 'routin'" in message and "Did you mean 'routine'" in message
 
 
@@ -94,7 +94,7 @@ def test_bad_files(tmp_path: Path) -> None:
             read_npz(tmp_path / "bad.npz", ImageOptions())
     with pytest.raises(FedmtError, match=r"absent\.npz: this file does not exist"):
         read_npz(tmp_path / "absent.npz", ImageOptions())
-    np.save(tmp_path / "single.npy", GREY)
+    np.save(tmp_path / "single.npy", GRAY)
     with pytest.raises(FedmtError, match="a single array"):
         read_npz(tmp_path / "single.npy", ImageOptions())
 
@@ -131,12 +131,12 @@ def test_a_header_that_speaks_of_more_than_there_is(tmp_path: Path) -> None:
 
 def test_labels_with_decomposed_accents_are_their_class(tmp_path: Path) -> None:
     composed, decomposed = "n\u00e4vus", "na\u0308vus"
-    arrays = {"images": GREY, "labels": [decomposed, composed, "wart"]}
+    arrays = {"images": GRAY, "labels": [decomposed, composed, "wart"]}
     assert read(tmp_path, **arrays).spaces["labels"].classes == (composed, "wart")
     space = LabelSpace("diagnosis", ["wart", composed])
     assert read(tmp_path, space, **arrays).labels["diagnosis"].tolist() == [1, 1, 0]
 
 
 def test_all_labels_outside_the_space_are_named(tmp_path: Path) -> None:
-    message = error_of(tmp_path, SPACE, images=GREY, labels=["urgent", "routin", "urgend"])
+    message = error_of(tmp_path, SPACE, images=GRAY, labels=["urgent", "routin", "urgend"])
     assert message.startswith("2 problems:\n") and "labels[1]" in message and "labels[2]" in message

@@ -624,11 +624,11 @@ def test_the_kernel_computes_what_torch_computes(terms, nesterov, clip):
 
 def test_programs_are_shared_by_centers_of_different_sizes(make_federation, make_model, monkeypatch):
     made = []
-    initialise = Program.__init__
+    initialize = Program.__init__
 
     def counted(self, worker, job):
         made.append(len(job.center))
-        initialise(self, worker, job)
+        initialize(self, worker, job)
 
     monkeypatch.setattr(Program, "__init__", counted)
     monkeypatch.setattr(fleet_module, "WORKERS", 1)

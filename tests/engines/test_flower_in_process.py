@@ -44,7 +44,7 @@ from fedmt.engines.flower.roll import Roll
 from fedmt.engines.flower.server import coordinate
 from fedmt.engines.flower.settings import CenterSettings
 from fedmt.engines.site import Outcome, Site
-from fedmt.estimators.expectation_maximisation import expectation_maximisation
+from fedmt.estimators.expectation_maximization import expectation_maximization
 from fedmt.inputs.tables import Schema, Statistics
 from fedmt.inputs.tabular import read_frame
 from fedmt.methods import METHODS, FedMT
@@ -642,7 +642,7 @@ def test_a_center_estimates_m_on_its_own_device(make, tmp_path, monkeypatch) -> 
     def estimate(site, center, weights, server, kept, number) -> Outcome:
         site.trainer.load(weights)
         guesses = site.trainer.predict(center.images)
-        m = expectation_maximisation(guesses, center.labels, len(center.space)).matrix
+        m = expectation_maximization(guesses, center.labels, len(center.space)).matrix
         right = posterior(guesses, m, center.labels).argmax(1) == center.truth
         found.append((number, m.device, right.device))
         return Outcome({"abstained": "nothing has a value here"}, {})

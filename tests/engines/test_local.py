@@ -174,8 +174,8 @@ def test_centers_with_the_wanted_labels_and_with_none(make_federation, make_mode
     assert mixed.centers[1].correspondence == Correspondence.identity(whole.wanted)
     method = FedMT(QUICK, VIEWS, xi=0.3, correspondence="estimated", projection="all")
     state, records = rounds(engine(mixed, make_model, method), 1)
-    unlabelled, identity, other = records[1]["centers"].values()
-    assert unlabelled["losses"]["projection"] == pytest.approx(0, abs=1e-6)
+    unlabeled, identity, other = records[1]["centers"].values()
+    assert unlabeled["losses"]["projection"] == pytest.approx(0, abs=1e-6)
     assert identity["pseudo_label_accuracy"] == 1 and identity["confident_share"] == 1
     assert "correspondence_error" in other and "correspondence_error" not in identity
     assert set(state.kept["center-3"]) == {"correspondence", "estimates", "prior"}

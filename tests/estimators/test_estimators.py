@@ -16,9 +16,9 @@ from fedmt.core.labels import Correspondence, LabelSpace, frobenius_error
 from fedmt.core.priors import estimated_joint, estimated_prior
 from fedmt.core.pseudo_labels import align, confident_pseudo_labels
 from fedmt.estimators import ESTIMATORS, Estimate, Evidence
-from fedmt.estimators.base import normalised
+from fedmt.estimators.base import normalized
 from fedmt.estimators.counting import counting
-from fedmt.estimators.expectation_maximisation import by_label, expectation_maximisation
+from fedmt.estimators.expectation_maximization import by_label, expectation_maximization
 
 quick = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -75,7 +75,7 @@ def test_whatever_comes_in_a_valid_correspondence_comes_out(
     assert_valid(counting(f, labels, coarse, threshold), coarse, wanted, dtype)
     for iterations in (0, 1, 20):
         assert_valid(
-            expectation_maximisation(f, labels, coarse, iterations=iterations), coarse, wanted, dtype
+            expectation_maximization(f, labels, coarse, iterations=iterations), coarse, wanted, dtype
         )
     assert torch.equal(f, before)
 
@@ -118,9 +118,9 @@ def test_columns_without_evidence_are_filled_and_reported() -> None:
     assert found.filled.tolist() == [False, True, True]
     assert found.matrix.tolist() == [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     # EM needs no confidence. Only a class to which no sample gives any probability lacks evidence.
-    found = expectation_maximisation(f[:, :2].contiguous(), labels, 2)
+    found = expectation_maximization(f[:, :2].contiguous(), labels, 2)
     assert found.filled.tolist() == [False, False]
-    found = expectation_maximisation(torch.tensor([[0.7, 0.3, 0.0]] * 3), labels, 2)
+    found = expectation_maximization(torch.tensor([[0.7, 0.3, 0.0]] * 3), labels, 2)
     assert found.filled.tolist() == [False, False, True]
     assert found.matrix[:, 2].tolist() == [0.5, 0.5]
 
@@ -152,12 +152,12 @@ def test_em_is_the_textbook_iteration(
     rng = np.random.default_rng(seed)
     f = rng.dirichlet(np.ones(wanted), size=count)
     labels = rng.integers(coarse, size=count)
-    found = expectation_maximisation(torch.from_numpy(f), torch.from_numpy(labels), coarse, iterations)
+    found = expectation_maximization(torch.from_numpy(f), torch.from_numpy(labels), coarse, iterations)
     expected = reference_em(f, labels, coarse, iterations)
     np.testing.assert_allclose(found.matrix.numpy(), expected, rtol=1e-7, atol=1e-9)
     # Only the ratios within a row matter, so scores that do not sum to 1 give the same result.
     scaled = torch.from_numpy(f * rng.uniform(0.1, 3, (count, 1)))
-    again = expectation_maximisation(scaled, torch.from_numpy(labels), coarse, iterations)
+    again = expectation_maximization(scaled, torch.from_numpy(labels), coarse, iterations)
     np.testing.assert_allclose(again.matrix.numpy(), expected, rtol=1e-7, atol=1e-9)
 
 
@@ -171,7 +171,7 @@ def test_the_likelihood_never_falls(seed: int, kind: str, count: int, coarse: in
     f = torch.from_numpy(probabilities(rng, kind, count, wanted))
     labels = torch.from_numpy(rng.integers(coarse, size=count))
     values = [
-        likelihood(f, labels, expectation_maximisation(f, labels, coarse, iterations=k).matrix)
+        likelihood(f, labels, expectation_maximization(f, labels, coarse, iterations=k).matrix)
         for k in (0, 1, 2, 3, 4, 10, 11, 20, 21)
     ]
     for before, after in pairwise(values):
@@ -206,11 +206,11 @@ def test_em_recovers_the_correspondence(seed: int) -> None:
     # A decent classifier, with a quarter of its guesses confident.
     f, labels = sampled(seed, 3000, noise=0.5)
     assert 0.1 < (f.max(1).values > 0.95).float().mean() < 0.4
-    assert frobenius_error(expectation_maximisation(f, labels, 3).matrix, truth) < 0.15
+    assert frobenius_error(expectation_maximization(f, labels, 3).matrix, truth) < 0.15
     # A poor one, with hardly one in a hundred confident: counting has few samples per class, EM has all.
     f, labels = sampled(seed, 1500, noise=0.8)
     assert (f.max(1).values > 0.95).float().mean() < 0.02
-    em = frobenius_error(expectation_maximisation(f, labels, 3).matrix, truth)
+    em = frobenius_error(expectation_maximization(f, labels, 3).matrix, truth)
     assert em < 0.4
     assert em < frobenius_error(counting(f, labels, 3, threshold=0.95).matrix, truth)
 
@@ -223,7 +223,7 @@ def test_the_order_of_the_samples_does_not_matter(seed: int, count: int) -> None
     labels, order = rng.integers(3, size=count), rng.permutation(count)
     for estimate in (
         lambda f, labels: counting(f, labels, 3, 0.4),
-        lambda f, labels: expectation_maximisation(f, labels, 3),
+        lambda f, labels: expectation_maximization(f, labels, 3),
     ):
         one = estimate(torch.from_numpy(f), torch.from_numpy(labels))
         two = estimate(torch.from_numpy(f[order]), torch.from_numpy(labels[order]))
@@ -281,7 +281,7 @@ def test_scores_that_are_no_probabilities_still_give_a_valid_matrix(bad: float) 
     scores = torch.from_numpy(rng.dirichlet(np.ones(4), size=30))
     scores[::3, 1] = bad
     labels = torch.from_numpy(rng.integers(3, size=30))
-    for estimate in (counting(scores, labels, 3, 0.3), expectation_maximisation(scores, labels, 3)):
+    for estimate in (counting(scores, labels, 3, 0.3), expectation_maximization(scores, labels, 3)):
         assert_valid(estimate, 3, 4, torch.float64)
 
 
@@ -346,7 +346,7 @@ def test_a_frequent_label_does_not_attract_the_classes_of_rare_ones() -> None:
 def test_equally_frequent_labels_change_nothing() -> None:
     joint = torch.rand(3, 5, dtype=torch.float64)
     joint = joint / joint.sum(1, keepdim=True) / 3
-    torch.testing.assert_close(normalised(by_label(joint), torch.float64).matrix, joint / joint.sum(0))
+    torch.testing.assert_close(normalized(by_label(joint), torch.float64).matrix, joint / joint.sum(0))
 
 
 def test_the_estimate_is_the_mean_of_all_so_far_and_later_a_moving_mean() -> None:

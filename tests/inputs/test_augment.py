@@ -369,10 +369,10 @@ def test_two_shifts_are_one_warp() -> None:
 
 
 @pytest.mark.parametrize("name", [*GEOMETRIC, "color"])
-def test_grey_images_stay_what_colour_ones_would_be(name: str) -> None:
+def test_gray_images_stay_what_color_ones_would_be(name: str) -> None:
     """A gray picture gives the same view with one channel or with three equal ones."""
-    grey = pictures(12, (2, 1, 15, 18))
-    one, three = applied(name, grey, 0.7), applied(name, grey.repeat(3, axis=1), 0.7)
+    gray = pictures(12, (2, 1, 15, 18))
+    one, three = applied(name, gray, 0.7), applied(name, gray.repeat(3, axis=1), 0.7)
     np.testing.assert_allclose(one.repeat(3, axis=1), three, atol=1e-2)
 
 
@@ -393,7 +393,7 @@ def test_pixelwise_operations_do_not_move_pixels(name: str) -> None:
     seeds, st.sampled_from(SIZES), st.sampled_from([0.1, 0.25, 0.5, 1.0]), units, units,
     st.floats(0, 1, exclude_max=True, width=32),
 )  # fmt: skip
-def test_cutout_is_a_square_of_the_mean_colour(
+def test_cutout_is_a_square_of_the_mean_color(
     seed: int, size: tuple[int, ...], share: float, down: float, right: float, amount: float
 ) -> None:
     image = as_float(pictures(seed, (1, *size)))

@@ -47,11 +47,11 @@ def test_png_round_trip(tmp_path: Path) -> None:
     assert torch.equal(result, torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
 
-def test_grey_stays_grey_until_one_image_has_colour(tmp_path: Path) -> None:
-    grey, colour = write(tmp_path / "g.png", channels=1), write(tmp_path / "c.png")
-    assert read(grey).shape == (1, 1, 6, 8)
-    assert read(grey, colour).shape == (2, 3, 6, 8)
-    assert read(grey, colour, channels=1).shape == (2, 1, 6, 8)
+def test_gray_stays_gray_until_one_image_has_color(tmp_path: Path) -> None:
+    gray, color = write(tmp_path / "g.png", channels=1), write(tmp_path / "c.png")
+    assert read(gray).shape == (1, 1, 6, 8)
+    assert read(gray, color).shape == (2, 3, 6, 8)
+    assert read(gray, color, channels=1).shape == (2, 1, 6, 8)
 
 
 def test_resized_around_the_centre_with_the_aspect_ratio_kept(tmp_path: Path) -> None:
@@ -164,16 +164,16 @@ def test_a_different_size_is_told_with_what_was_damaged_before(tmp_path: Path) -
     assert f"'{other}' is 9 x 6" in message and f"'{one}' is 8 x 6" in message and str(third) not in message
 
 
-@pytest.mark.parametrize(("highest", "greys"), [(4095, "16"), (255, "1"), (16383, "64")])
+@pytest.mark.parametrize(("highest", "grays"), [(4095, "16"), (255, "1"), (16383, "64")])
 @pytest.mark.parametrize("ending", ["png", "tif"])
 def test_sixteen_bit_images_that_use_few_bits_are_noted(
-    tmp_path: Path, highest: int, greys: str, ending: str
+    tmp_path: Path, highest: int, grays: str, ending: str
 ) -> None:
     path = tmp_path / f"scan.{ending}"
     Image.fromarray(np.array([[0, highest]], dtype=np.uint16)).save(path)
     [note] = images.depth_notes([path, write(tmp_path / "8-bit.png")], "berlin")
     assert note.startswith(f"berlin: its 16-bit images only use values up to {highest} (1 files checked)")
-    assert f"leaves {greys} of 256 gray levels. Scale them to 65535" in note
+    assert f"leaves {grays} of 256 gray levels. Scale them to 65535" in note
     bright = tmp_path / "bright.png"
     Image.fromarray(np.array([[0, 16384]], dtype=np.uint16)).save(bright)
     assert images.depth_notes([path, bright], "berlin") == ()

@@ -166,7 +166,7 @@ def test_monochrome1_is_inverted(tmp_path: Path, window: tuple[float, float] | N
 
 
 @pytest.mark.parametrize("planar", [0, 1])
-def test_colour(tmp_path: Path, planar: int) -> None:
+def test_color(tmp_path: Path, planar: int) -> None:
     values = RNG.integers(0, 256, (5, 7, 3), dtype=np.uint8)
     data = dataset(values, 8, PlanarConfiguration=planar)
     if planar:
@@ -188,7 +188,7 @@ def test_ybr_becomes_rgb(tmp_path: Path) -> None:
     assert np.abs(found - np.clip(expected, 0, 255)).max() <= 1
 
 
-def test_sixteen_bit_colour_and_a_palette(tmp_path: Path) -> None:
+def test_sixteen_bit_color_and_a_palette(tmp_path: Path) -> None:
     values = RNG.integers(0, 65536, (5, 7, 3), dtype=np.uint16)
     found = read(write(tmp_path / "a.dcm", dataset(values, 16)))
     assert np.array_equal(found, eight(values.transpose(2, 0, 1) / 65535))
@@ -294,7 +294,7 @@ def test_without_pydicom_the_extra_is_named_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
     with pytest.raises(FedmtError) as error:
-        read_folder(tmp_path, ImageOptions(), labelled=False)
+        read_folder(tmp_path, ImageOptions(), labeled=False)
     assert str(error.value).endswith("install it with `pip install 'fedmt[dicom]'`.")
     assert str(error.value).count("\n") == 0
 
@@ -319,7 +319,7 @@ def test_folders_manifests_prediction_and_init_take_dcm_as_any_image(tmp_path: P
     assert torch.equal(batch.samples, found.samples[:2])
     assert torch.equal(next(asking.batches(tmp_path / "benign" / "1.DCM", (1, 6, 6))), found.samples[:1])
     seen = look_at_images([tmp_path / "benign" / "1.DCM"])
-    assert seen.sizes == ((6, 6),) and not seen.colour
+    assert seen.sizes == ((6, 6),) and not seen.color
 
 
 def test_files_without_the_ending_are_told_in_folders_and_read_where_they_are_named(tmp_path: Path) -> None:
@@ -335,11 +335,11 @@ def test_files_without_the_ending_are_told_in_folders_and_read_where_they_are_na
     assert np.array_equal(read(tmp_path / "IM000001"), values[None])
 
 
-def test_scans_that_use_few_greys_get_a_note(tmp_path: Path) -> None:
+def test_scans_that_use_few_grays_get_a_note(tmp_path: Path) -> None:
     write(tmp_path / "a.dcm", dataset(RNG.integers(0, 2000, (6, 6), dtype=np.int16), 16))
-    (note,) = read_folder(tmp_path, ImageOptions(), labelled=False).notes
+    (note,) = read_folder(tmp_path, ImageOptions(), labeled=False).notes
     assert "span " in note and "window = [center, width]" in note
-    assert read_folder(tmp_path, ImageOptions(window=(1000, 2000)), labelled=False).notes == ()
+    assert read_folder(tmp_path, ImageOptions(window=(1000, 2000)), labeled=False).notes == ()
 
 
 def test_the_cache_notices_another_window(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_nothing_of_the_patient_is_parsed_or_said(
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         parsed = dicom._parsed(path, "x")
-        found = read_folder(tmp_path, ImageOptions(), labelled=False)
+        found = read_folder(tmp_path, ImageOptions(), labeled=False)
     assert {element.keyword for element in parsed} <= set(dicom.TAGS)
     words = [*capfd.readouterr(), caplog.text, *(str(w.message) for w in said), *found.notes]
     assert not any(part in text for text in words for part in ("Mustermann", "Erika", "4711", "1960"))

@@ -21,7 +21,7 @@ def test_as_stored_is_the_same_tensor() -> None:
     assert conform(images, ImageOptions(size=(5, 6), channels=1), "set") is images
 
 
-def test_grey_to_rgb_repeats_and_comes_back() -> None:
+def test_gray_to_rgb_repeats_and_comes_back() -> None:
     images = noise(3, 1, 5, 6)
     rgb = conform(images, ImageOptions(channels=3), "set")
     assert rgb.shape == (3, 3, 5, 6)

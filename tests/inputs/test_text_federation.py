@@ -177,7 +177,7 @@ def test_exports_say_how_to_hash(config, tmp_path: Path, command) -> None:
     assert "modulo 128" in card["model"]["input"]["entry"]
 
 
-def test_one_labelled_file_becomes_a_federation(config, tmp_path: Path) -> None:
+def test_one_labeled_file_becomes_a_federation(config, tmp_path: Path) -> None:
     whole = config().read_text()
     columns = '{ fine = "fine", coarse = "coarse" }'
     start = whole.split("[spaces]")[0].replace('wanted = "fine"\n', "")

@@ -290,7 +290,7 @@ def test_without_averaging_nobody_hears_of_anothers_matrix(make_federation, play
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_estimate_converges_towards_the_truth(make_federation, play, seed):
+def test_the_estimate_converges_toward_the_truth(make_federation, play, seed):
     """With counting, and a model with hardly any warm-up, the error more than halves.
 
     Seeds 0 to 4 measured |M-hat - M| 2.28 .. 2.46 in round 1 and 1.07 .. 1.22 in round 4. A uniform M-hat has
@@ -319,7 +319,7 @@ def test_the_estimate_converges_towards_the_truth(make_federation, play, seed):
     assert errors[-1] == pytest.approx(np.mean(recomputed), rel=1e-4)
 
 
-def test_a_learnable_matrix_moves_towards_the_truth(make_federation, play):
+def test_a_learnable_matrix_moves_toward_the_truth(make_federation, play):
     """Seeds 0 to 4 measured 2.78 .. 2.81 in round 1 and 2.61 .. 2.65 in round 4, with a decrease in each
     round after the second."""
     federation = make_federation(per_class=5, samples=150, half=True)

@@ -101,9 +101,9 @@ def test_an_absent_space_keeps_its_head(make_federation, play):
     federation = make_federation(samples=20, half=True)
     first, second, third = federation.centers
     silent = replace(third, name="silent", space=None, labels=None, correspondence=None)
-    labelled = replace(federation, centers=(first, second, third))
+    labeled = replace(federation, centers=(first, second, third))
     some = replace(METHOD, training=replace(QUICK, participation=0.4))
-    states, records = play(labelled, some, seed=1, rounds=2)
+    states, records = play(labeled, some, seed=1, rounds=2)
     moved = [not equal(a.weights, b.weights, LAYER) for a, b in pairwise(states)]
     assert moved == ["losses" in r["centers"]["center-3"] for r in records[1:]]
     assert False in moved

@@ -56,12 +56,12 @@ def test_figures_in_a_matrix_stand_out(open_page, comparison, scheme):
         const left = +c.dataset.left * scale, size = +c.dataset.size * scale;
         for (let i = 0; i < 6; i++) for (let j = 0; j < 6; j++) {
           const d = context.getImageData(left + (j + .1) * size, (i + .1) * size, .8 * size, .8 * size).data;
-          const colours = new Map();
+          const colors = new Map();
           for (let k = 0; k < d.length; k += 4) {
             const key = 'rgb(' + d[k] + ',' + d[k + 1] + ',' + d[k + 2] + ')';
-            colours.set(key, (colours.get(key) || 0) + 1);
+            colors.set(key, (colors.get(key) || 0) + 1);
           }
-          found.push([...colours].sort((a, b) => b[1] - a[1]).slice(0, 40).map(c => c[0]));
+          found.push([...colors].sort((a, b) => b[1] - a[1]).slice(0, 40).map(c => c[0]));
         }
         return found; }""",
     )
@@ -79,8 +79,8 @@ def test_lines_stand_out_from_the_paper():
     dark_lines = re.findall(
         r"#\w{6}", re.search(r"DARK_LINES = \[(.*?)\]", (files / "basics.js").read_text())[1]
     )
-    assert light == "#fff" and len(dark_lines) == len(report_content.COLOURS)
-    for paper, lines in (("#ffffff", report_content.COLOURS), (dark, dark_lines)):
+    assert light == "#fff" and len(dark_lines) == len(report_content.COLORS)
+    for paper, lines in (("#ffffff", report_content.COLORS), (dark, dark_lines)):
         assert min(contrast(hexadecimal(c), hexadecimal(paper)) for c in lines) >= 3
         assert len(set(lines)) == 7
 
@@ -127,11 +127,11 @@ def test_every_look_is_legible(open_page, comparison, look, tmp_path):
     page = open_page(comparison.as_uri(), **options.get(look, {})).page
     if look == "print":
         page.emulate_media(media="print", color_scheme="dark")
-    colours = page.evaluate(
+    colors = page.evaluate(
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
-    assert contrast(*colours) > 4.5
-    assert (luminance(colours[1]) < 0.2) == (look == "dark")
+    assert contrast(*colors) > 4.5
+    assert (luminance(colors[1]) < 0.2) == (look == "dark")
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
     where = Path(os.environ.get("FEDMT_SHOTS", tmp_path))
@@ -170,13 +170,13 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def hexadecimal(colour: str) -> str:
+def hexadecimal(color: str) -> str:
     """`#rrggbb` as `rgb(r, g, b)`."""
-    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+    return "rgb({}, {}, {})".format(*(int(color[i : i + 2], 16) for i in (1, 3, 5)))
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """WCAG's relative luminance of `rgb(r, g, b)`."""
-    parts = [int(float(x)) / 255 for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    parts = [int(float(x)) / 255 for x in color[color.index("(") + 1 : -1].split(",")[:3]]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -182,7 +182,7 @@ def test_commands_on_a_frozen_run(config, tmp_path: Path, command) -> None:
     assert torch.equal(fedmt.load(file, "cpu").predict(images), whole)
     card = json.loads((tmp_path / "model.card.json").read_text())["model"]
     assert (card["backbone"], card["head"]) == ("small_cnn", "linear")
-    assert len(card["input"]["normalisation"]["mean"]) == 3 and card["input"]["name"] == "images"
+    assert len(card["input"]["normalization"]["mean"]) == 3 and card["input"]["name"] == "images"
     # The folder contains a complete model. Missing or damaged files are named.
     frozen = tmp_path / "run" / "frozen.safetensors"
     damaged = bytearray(frozen.read_bytes())

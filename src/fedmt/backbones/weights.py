@@ -51,7 +51,7 @@ def load_weights(
         )
         found |= {key: own[key] for key in own if key.startswith(f"{head}.")}
     first = _first_convolution(model)
-    if first in found and _is_colour_for_grey(found[first], own[first]):
+    if first in found and _is_color_for_gray(found[first], own[first]):
         # A grayscale image shown as RGB repeats itself in 3 channels, and a convolution adds up its channels.
         # With their sum as its only channel, it responds to the grayscale image exactly as it did to RGB.
         found[first] = found[first].sum(1, keepdim=True)
@@ -129,7 +129,7 @@ def _first_convolution(model: nn.Module) -> str:
     return "" if name is None else f"{name}.weight".removeprefix(".")
 
 
-def _is_colour_for_grey(found: Tensor, own: Tensor) -> bool:
+def _is_color_for_gray(found: Tensor, own: Tensor) -> bool:
     outputs, channels, *size = own.shape
     return channels == 1 and tuple(found.shape) == (outputs, 3, *size)
 

@@ -46,7 +46,7 @@ def load_benchmark(
             f"[spaces].{own}"
         )
     check_limits(spec.at_most, data.spaces[spec.wanted])
-    train = _labelled(data, spec, vocabulary)
+    train = _labeled(data, spec, vocabulary)
     whole: tuple[str, ...] = ()
     if spec.sets_aside:
         held = data
@@ -58,7 +58,7 @@ def load_benchmark(
             )
     else:
         held = _read_test(spec, options, data.spaces[spec.wanted])
-        test = _labelled(held, spec, vocabulary, data)
+        test = _labeled(held, spec, vocabulary, data)
     train, test, notes = prepare(train, test, spec, seed)
     goal, truth = train.spaces[spec.wanted], train.labels[spec.wanted]
     count = sum(spec.spaces.values())
@@ -129,7 +129,7 @@ def _read_test(spec: BenchmarkSpec, options: Section, goal: LabelSpace) -> Sampl
     return held
 
 
-def _labelled(
+def _labeled(
     data: SampleSet, spec: BenchmarkSpec, vocabulary: Vocabulary, train: SampleSet | None = None
 ) -> Selection:
     """All samples of a set, labeled in every space of the benchmark. `train`: for a test set, the training

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fedmt.core.registry import Registry, subclass_of
 from fedmt.estimators.base import Estimate, Estimator, Evidence
 from fedmt.estimators.counting import Counting
-from fedmt.estimators.expectation_maximisation import ExpectationMaximisation
+from fedmt.estimators.expectation_maximization import ExpectationMaximization
 from fedmt.estimators.learnable import Learnable
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(
     "estimator",
-    {e.name: e for e in (Counting, ExpectationMaximisation, Learnable)},
+    {e.name: e for e in (Counting, ExpectationMaximization, Learnable)},
     subclass_of(Estimator, "fedmt.estimators.Estimator"),
 )
 
@@ -20,6 +20,6 @@ __all__ = [
     "Estimate",
     "Estimator",
     "Evidence",
-    "ExpectationMaximisation",
+    "ExpectationMaximization",
     "Learnable",
 ]

@@ -70,7 +70,7 @@ class Estimator(Named, ABC):
         return free
 
 
-def normalised(mass: Tensor, dtype: torch.dtype) -> Estimate:
+def normalized(mass: Tensor, dtype: torch.dtype) -> Estimate:
     """Columns of [J, K] non-negative mass divided by their sums; empty ones become 1/J."""
     totals = mass.sum(0)
     filled = ~(totals > 0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmt.core.pseudo_labels import confident_pseudo_labels
-from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
+from fedmt.estimators.base import Estimate, Estimator, Evidence, normalized
 
 
 class Counting(Estimator):
@@ -31,4 +31,4 @@ def counting(probabilities: Tensor, labels: Tensor, num_classes: int, threshold:
     wanted = probabilities.shape[1]
     pairs = labels[confident] * wanted + pseudo[confident]
     counts = torch.bincount(pairs, minlength=num_classes * wanted)
-    return normalised(counts.view(num_classes, wanted).double(), probabilities.dtype)
+    return normalized(counts.view(num_classes, wanted).double(), probabilities.dtype)

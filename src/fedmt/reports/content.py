@@ -28,7 +28,7 @@ from fedmt.runs.evaluation import Evaluation
 
 # Okabe and Ito's colors, which color-blind readers can distinguish too. The last three are darker than
 # theirs, because a line needs a contrast of 3 on white paper. The page adds line styles.
-COLOURS = ("#39424e", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
+COLORS = ("#39424e", "#0072B2", "#D55E00", "#009E73", "#C46BA0", "#B07C00", "#3390C8")
 
 SCRIPTS = (
     "basics.js",
@@ -83,7 +83,7 @@ def content(
         "metrics": metrics,
         "headline": HEADLINE,
         "even_handed": EVEN_HANDED,
-        "colours": COLOURS,
+        "colors": COLORS,
     }
 
 

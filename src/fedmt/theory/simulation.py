@@ -183,11 +183,11 @@ def plot_simulation(rows: Sequence[Row]) -> Figure:
         (right, "coarse_bound", r"bound: $\sqrt{K}$ times the measured error on the left", "#D55E00", "-"),
         (right, "coarse_error", "measured", "#0072B2", "-"),
     )
-    for axes, name, label, colour, style in curves:
+    for axes, name, label, color, style in curves:
         groups = [[getattr(row, name) for row in rows if row.m == m] for m in sizes]
         means, low, high = ([pick(g) for g in groups] for pick in (statistics.mean, min, max))
-        axes.plot(sizes, means, style, color=colour, label=label, marker="o", markersize=3)
-        axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(sizes, means, style, color=color, label=label, marker="o", markersize=3)
+        axes.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
     for axes, title in (
         (left, r"Wanted space: $E\,\|g - f\|_2$"),
         (right, r"Center's space: $E\,\|Mg - \tilde f\|_2$"),

@@ -151,7 +151,7 @@ def run_engine(
             evaluation.write(folder.evaluation_file)
         if finished is not None:
             return finished  # who trained it, and where, is kept as it was written
-        summary = summarise(config, folder.metrics(), engine.device)
+        summary = summarize(config, folder.metrics(), engine.device)
         summary |= evaluation.measured or {}
         if engine.federation.held_out is not None:
             summary["calibration"] = calibrate(folder, model, engine.federation, engine.device, network)
@@ -241,7 +241,7 @@ def _write_round(folder: RunFolder, state: State, record: Record, begin: float) 
     folder.append_metrics(record)
 
 
-def summarise(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
+def summarize(config: Config, metrics: list[Record], device: torch.device) -> dict[str, Any]:
     """The headline is that of the last round. The best of any round is also included and marked as such."""
     if not metrics:
         raise FedmtError(

@@ -159,17 +159,17 @@ def likely_references(centers: Sequence[Found], tests: Sequence[Found]) -> tuple
 
     There are several if they have the same number of classes, but different ones, and no test set decides.
     """
-    labelled = [c for c in centers if label_columns(c)]
-    if not labelled:
+    labeled = [c for c in centers if label_columns(c)]
+    if not labeled:
         raise FedmtError(
             "No center has labels. The reference center needs a folder for each class, or a CSV with a "
             "column of labels."
         )
-    called = [c for c in labelled if re.match(r"ref(erence)?([\W_\d]|$)", c.name, re.IGNORECASE)]
+    called = [c for c in labeled if re.match(r"ref(erence)?([\W_\d]|$)", c.name, re.IGNORECASE)]
     if called:
         return called[:1], "by its name"
-    most = max(len(_vocabulary(c)) for c in labelled)
-    tied = [c for c in labelled if len(_vocabulary(c)) == most]
+    most = max(len(_vocabulary(c)) for c in labeled)
+    tied = [c for c in labeled if len(_vocabulary(c)) == most]
     if len(tied) == 1:
         return tied, "because it has the most classes"
     reason = "because no center has more classes, and no center with the same classes has fewer images"

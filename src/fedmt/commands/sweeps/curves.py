@@ -54,12 +54,12 @@ def _draw(
     styles = ("-", "--", ":", "-.")
     for (row, column), points in lines.items():
         at, middle, spread = (list(values) for values in zip(*points, strict=True))
-        colour = f"C{columns.index(column) % 10}"
+        color = f"C{columns.index(column) % 10}"
         style = styles[rows.index(row) % len(styles)]
-        axes.plot(at, middle, color=colour, linestyle=style, label=f"{column}, {row}")
+        axes.plot(at, middle, color=color, linestyle=style, label=f"{column}, {row}")
         low = [m - s for m, s in zip(middle, spread, strict=True)]
         high = [m + s for m, s in zip(middle, spread, strict=True)]
-        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no round 0.5
     axes.set_ylabel(metric.replace("_", " ") + (", %" if is_share(metric) else ""))

@@ -83,13 +83,13 @@ Row = tuple[str, int, int, int]
 def _read_table(table: Path) -> tuple[list[Row], tuple[str, ...]]:
     """The labeled rows, with each image once, and notes on the others."""
     rows: dict[str, Row] = {}
-    unlabelled = repeated = 0
+    unlabeled = repeated = 0
     for line, (md5, nine, three) in table_rows(table, ["md5hash", *COLUMNS.values()]):
         where = f"{table}, line {line}"
         if not md5:
             raise FedmtError(f"{where}: the column 'md5hash' is empty; fill it in or remove the line.")
         if not nine or not three:
-            unlabelled += 1
+            unlabeled += 1
             continue
         row = (md5, NINE.index(nine, where), THREE.index(three, where), line)
         first = rows.setdefault(md5, row)
@@ -103,8 +103,8 @@ def _read_table(table: Path) -> tuple[list[Row], tuple[str, ...]]:
     if not rows:
         raise FedmtError(f"{table}: no labeled images; expected a line for each image below the header.")
     notes = []
-    if unlabelled:
-        notes.append(f"Fitzpatrick 17k: {unlabelled:,} lines of {table.name} without a label were left out.")
+    if unlabeled:
+        notes.append(f"Fitzpatrick 17k: {unlabeled:,} lines of {table.name} without a label were left out.")
     if repeated:
         notes.append(
             f"Fitzpatrick 17k: {repeated:,} lines of {table.name} repeat an image; each image is used once."

@@ -21,12 +21,12 @@ def read_folder(
     options: ImageOptions,
     space: LabelSpace | None = None,
     space_name: str = "labels",
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> SampleSet:
     """The images of `path`, in sorted order, labeled by the class folder they are in, at any depth.
 
     Without `space` the sorted folder names are the classes of a space called `space_name`. With it, each
-    folder must be one of its classes, but a class without a folder is allowed. With `labelled=False` every
+    folder must be one of its classes, but a class without a folder is allowed. With `labeled=False` every
     image below `path` is read, without labels. Hidden files are skipped, and so are files whose extension is
     not that of an image. The latter are counted in a note.
     """
@@ -34,7 +34,7 @@ def read_folder(
     if not path.is_dir():
         problem = "is not a folder" if path.exists() else "does not exist"
         raise FedmtError(f"{path}: the image folder {problem}; correct its path.")
-    if not labelled:
+    if not labeled:
         files, others = files_below(path)
         if not files:
             raise no_images(path, others)
@@ -97,5 +97,5 @@ class Folder(Source):
     name = "folder"
 
     def read(self, request: Request) -> SampleSet:
-        labelled = request.space is not None
-        return read_folder(request.path, request.images, request.space, labelled=labelled)
+        labeled = request.space is not None
+        return read_folder(request.path, request.images, request.space, labeled=labeled)

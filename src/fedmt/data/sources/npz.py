@@ -31,13 +31,13 @@ def read_npz(
     options: ImageOptions,
     space: LabelSpace | None = None,
     space_name: str = "labels",
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> SampleSet:
     """The archive `path`.
 
     images: uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], C 1 or 3.
     labels: strings [N], or integers [N] that are positions in `classes`, strings [J]. Without them
-        the set is unlabeled. With `labelled=False`, they are ignored.
+        the set is unlabeled. With `labeled=False`, they are ignored.
 
     Without `space` the classes are those of `classes`, or the sorted labels, in a space called `space_name`.
     With it, labels are matched by name, so the two may list their classes in different orders.
@@ -47,7 +47,7 @@ def read_npz(
     if "images" not in arrays:
         raise FedmtError(f"{path}: no array 'images'; its arrays are {listed(_names(path)) or 'none'}.")
     images = _channels_first(arrays["images"], path)
-    if "labels" not in arrays or not labelled:
+    if "labels" not in arrays or not labeled:
         return SampleSet(conform(images, options, str(path)))
     positions, space = _labels(arrays, len(images), "image", path, space, space_name)
     return SampleSet(conform(images, options, str(path)), {space.name: positions}, {space.name: space})
@@ -196,7 +196,7 @@ class Npz(Source):
             return read_vectors(request.path, request.options, request.space)
         if not isinstance(request.options, ImageSpec):
             raise FedmtError(f"{request.where}: source 'npz' reads images or vectors; choose another source.")
-        return read_npz(request.path, request.images, request.space, labelled=request.space is not None)
+        return read_npz(request.path, request.images, request.space, labeled=request.space is not None)
 
 
 class Npy(Source):

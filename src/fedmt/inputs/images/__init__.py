@@ -162,7 +162,7 @@ class Images(Input):
     def signature(self) -> dict[str, Any]:
         return {
             "type": "uint8",
-            "channels": "grey" if self.shape[0] == 1 else "RGB",
+            "channels": "gray" if self.shape[0] == 1 else "RGB",
             "shape": ["batch", *self.shape],
             "preparation": "cropped around the center to the aspect, then resized (bilinear)",
             **({"window": list(self.window)} if self.window is not None else {}),

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedmt.core.errors import FedmtError
 from fedmt.inputs.arrays import as_tensor, count_not_finite
 from fedmt.inputs.images.cache import Pixels
-from fedmt.inputs.images.decoding import has_colour, picture_pixels
+from fedmt.inputs.images.decoding import has_color, picture_pixels
 
 EXPECTED = "[N, H, W, C], [N, C, H, W] or [N, H, W], with C 1 (gray) or 3 (RGB)"
 
@@ -30,7 +30,7 @@ def stored_images(given: Any, where: str) -> Tensor:
     torch.Size([5, 3, 28, 28])
     """
     if isinstance(given, list | tuple) and given and all(isinstance(item, Image.Image) for item in given):
-        channels = 3 if any(map(has_colour, given)) else 1
+        channels = 3 if any(map(has_color, given)) else 1
         given = [_pixels(item, channels, f"{where}, x[{i}]") for i, item in enumerate(given)]
     return as_uint8(_channels_first(as_tensor(given, where), where), where).contiguous()
 

@@ -188,11 +188,11 @@ def _pixelwise(
         return x
     # Six times faster for color images, but shapes that depend on the data cannot be part of a CUDA graph.
     apply = _on_its_samples if x.device.type == "cpu" else _on_all_samples
-    return apply(x, _grey(x), chosen, _column(magnitude), _column(signed), used)
+    return apply(x, _gray(x), chosen, _column(magnitude), _column(signed), used)
 
 
 def _on_its_samples(
-    x: Tensor, grey: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
+    x: Tensor, gray: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
 ) -> Tensor:
     """Applies each operation only to the samples that chose it."""
     result = x.clone()
@@ -203,18 +203,18 @@ def _on_its_samples(
             # view must not depend on the rest of its batch.
             mine = mine.expand(2)
         if len(mine):
-            result[mine] = _PIXELWISE[name](x[mine], grey[mine], magnitude[mine], signed[mine])
+            result[mine] = _PIXELWISE[name](x[mine], gray[mine], magnitude[mine], signed[mine])
     return result
 
 
 def _on_all_samples(
-    x: Tensor, grey: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
+    x: Tensor, gray: Tensor, chosen: Tensor, magnitude: Tensor, signed: Tensor, used: dict[str, int]
 ) -> Tensor:
     """Applies each operation to every sample and keeps each sample's own."""
     result = x
     for name, number in used.items():
         mine = _column(chosen == number)
-        result = torch.where(mine, _PIXELWISE[name](x, grey, magnitude, signed), result)
+        result = torch.where(mine, _PIXELWISE[name](x, gray, magnitude, signed), result)
     return result
 
 
@@ -222,7 +222,7 @@ def _column(values: Tensor) -> Tensor:
     return values[:, None, None, None]
 
 
-def _grey(x: Tensor) -> Tensor:
+def _gray(x: Tensor) -> Tensor:
     """Luma [B, 1, H, W] (ITU-R 601) of grayscale or color images."""
     if x.shape[1] == 1:
         return x
@@ -234,7 +234,7 @@ def _blend(base: Tensor, x: Tensor, signed: Tensor) -> Tensor:
     return torch.lerp(base, x, 1 + 0.9 * signed).clamp_(0, 1)
 
 
-def _autocontrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+def _autocontrast(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
     # A constant image has no contrast to stretch, so scale 1 leaves it unchanged.
     span = high - low
@@ -242,19 +242,19 @@ def _autocontrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) ->
     return (x - low.masked_fill(flat, 0)).div_(span.masked_fill(flat, 1))
 
 
-def _brightness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+def _brightness(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     return (x * (1 + 0.9 * signed)).clamp_(0, 1)
 
 
-def _color(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    return _blend(grey.expand_as(x), x, signed)
+def _color(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    return _blend(gray.expand_as(x), x, signed)
 
 
-def _contrast(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
-    return _blend(grey.mean((2, 3), keepdim=True).expand_as(x), x, signed)
+def _contrast(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+    return _blend(gray.mean((2, 3), keepdim=True).expand_as(x), x, signed)
 
 
-def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+def _equalize(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     # A pixel's equalized value is the share of its channel's pixels that are darker, rescaled to [0, 1].
     flat = (x * 255).round().flatten(2).long()
     counts = x.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, x.new_ones(()).expand(flat.shape))
@@ -263,12 +263,12 @@ def _equalize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Ten
     return torch.where(span > 0, darker / span.clamp_min(1), x.flatten(2)).view_as(x)
 
 
-def _posterize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+def _posterize(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     step = torch.exp2((4 * magnitude).round())
     return (x * (255 / step)).floor_().mul_(step / 255).clamp_(0, 1)
 
 
-def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+def _sharpness(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     # Created on the images' device, because a copy from the host could not be part of a CUDA graph.
     kernel = x.new_ones(3, 3)
     kernel[1, 1].fill_(5)
@@ -279,7 +279,7 @@ def _sharpness(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Te
     return _blend(blurred, x, signed)
 
 
-def _solarize(x: Tensor, grey: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
+def _solarize(x: Tensor, gray: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
     return torch.where(x > 1 - magnitude, 1 - x, x)
 
 

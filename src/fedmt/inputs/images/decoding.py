@@ -37,7 +37,7 @@ LOOKED_AT = 20
 """Number of files per source whose 16-bit values are checked. A source's images come from the same
 machine."""
 
-FEW_GREYS = 64
+FEW_GRAYS = 64
 """This many gray levels or fewer deserve a note: 14 of 16 bits, or less."""
 
 DECODING = "1"
@@ -65,7 +65,7 @@ def read_images(paths: Sequence[Path], where: Sequence[str], options: ImageOptio
         if images is not None and len(images) == len(paths):
             return images
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        channels = options.channels or (3 if any(pool.map(_has_colour, paths)) else 1)
+        channels = options.channels or (3 if any(pool.map(_has_color, paths)) else 1)
         options = replace(options, channels=channels)
         first, pixels = _first(paths, where, options)
         shape = (len(paths), *pixels.shape)
@@ -113,11 +113,11 @@ def _dicom_notes(paths: Sequence[Path], where: str, options: ImageOptions) -> tu
     """A grayscale file without a window is scaled by the bits that it could use, although it may use only few
     of them."""
     pictures = [np.asarray(read_dicom(path, where, options.window)) for path in paths]
-    greys = [int(picture.max()) - int(picture.min()) + 1 for picture in pictures if picture.ndim == 2]
-    if max(greys, default=256) > FEW_GREYS:
+    grays = [int(picture.max()) - int(picture.min()) + 1 for picture in pictures if picture.ndim == 2]
+    if max(grays, default=256) > FEW_GRAYS:
         return ()
     return (
-        f"{where}: its DICOM files span only {max(greys)} of 256 gray levels ({len(greys)} files checked). "
+        f"{where}: its DICOM files span only {max(grays)} of 256 gray levels ({len(grays)} files checked). "
         "Set the window that shows what matters: [images] window = [center, width].",
     )
 
@@ -125,12 +125,12 @@ def _dicom_notes(paths: Sequence[Path], where: str, options: ImageOptions) -> tu
 def _sixteen_bit_notes(paths: Sequence[Path], where: str) -> tuple[str, ...]:
     highest = [_highest(path) for path in paths]
     deep = [value for value in highest if value is not None]
-    greys = max(deep, default=65535) // 256 + 1
-    if greys > FEW_GREYS:
+    grays = max(deep, default=65535) // 256 + 1
+    if grays > FEW_GRAYS:
         return ()
     return (
         f"{where}: its 16-bit images only use values up to {max(deep)} ({len(deep)} files checked), which "
-        f"leaves {greys} of 256 gray levels. Scale them to 65535, all by the same factor.",
+        f"leaves {grays} of 256 gray levels. Scale them to 65535, all by the same factor.",
     )
 
 
@@ -179,19 +179,19 @@ def _key(paths: Sequence[Path], stats: Sequence[os.stat_result], options: ImageO
     return digest.hexdigest()[:32]
 
 
-def _has_colour(path: Path) -> bool:
+def _has_color(path: Path) -> bool:
     """Read from the header alone. A palette counts as color. A file that cannot be read is reported when it
     is decoded."""
     try:
         if is_dicom(path):
-            return read_header(path).colour
+            return read_header(path).color
         with Image.open(path) as image:
-            return has_colour(image)
+            return has_color(image)
     except Exception:  # as in `_readable`
         return False
 
 
-def has_colour(image: Image.Image) -> bool:
+def has_color(image: Image.Image) -> bool:
     """By its mode alone."""
     return image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
 

@@ -49,7 +49,7 @@ class Header:
 
     height: int
     width: int
-    colour: bool
+    color: bool
 
 
 def is_dicom(path: Path) -> bool:
@@ -74,7 +74,7 @@ def read_header(path: Path) -> Header:
     from pydicom import dcmread
 
     found = dcmread(path, stop_before_pixels=True, specific_tags=list(_SIZE))
-    return Header(int(found.Rows), int(found.Columns), not _is_grey(found))
+    return Header(int(found.Rows), int(found.Columns), not _is_gray(found))
 
 
 def read_dicom(path: Path, where: str, window: Window | None) -> Image.Image:
@@ -84,7 +84,7 @@ def read_dicom(path: Path, where: str, window: Window | None) -> Image.Image:
     data = _parsed(path, name)
     _refuse_what_is_no_image(data, name)
     values = _stored(data, name)
-    if not _is_grey(data):
+    if not _is_gray(data):
         # A color picture has no window, because its values are meant to be displayed directly.
         return Image.fromarray(_eight_bit(values / _highest(data, values.dtype)))
     try:
@@ -163,7 +163,7 @@ def _eight_bit(shown: Values) -> NDArray[np.uint8]:
     return np.rint(255 * shown).astype(np.uint8)
 
 
-def _is_grey(data: FileDataset) -> bool:
+def _is_gray(data: FileDataset) -> bool:
     return data.get("PhotometricInterpretation") in ("MONOCHROME1", "MONOCHROME2")
 
 

@@ -24,10 +24,10 @@ SMALL = 48
 
 @dataclass(frozen=True)
 class Seen:
-    """sizes: (height, width) of some images. colour: whether any of them has color."""
+    """sizes: (height, width) of some images. color: whether any of them has color."""
 
     sizes: tuple[tuple[int, int], ...] = ()
-    colour: bool = False
+    color: bool = False
 
 
 NOTHING_SEEN = Seen()
@@ -36,7 +36,7 @@ NOTHING_SEEN = Seen()
 def look_at_images(images: Iterable[Path]) -> Seen:
     """Inspects some files. A file that cannot be read is skipped."""
     files = list(images)
-    sizes, colour = [], False
+    sizes, color = [], False
     for path in files[:: max(1, len(files) // SAMPLED)][:SAMPLED]:
         if is_dicom(path):
             require_pydicom(path, str(path.parent))
@@ -44,14 +44,14 @@ def look_at_images(images: Iterable[Path]) -> Seen:
             if is_dicom(path):
                 header = read_header(path)
                 sizes.append((header.height, header.width))
-                colour |= header.colour
+                color |= header.color
                 continue
             with Image.open(path) as image:
                 sizes.append((image.height, image.width))
-                colour |= image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
+                color |= image.mode not in ("1", "L", "LA", "La", "F") and not image.mode.startswith("I")
         except Exception:  # `fedmt check` names damaged files, with the place they were named at
             continue
-    return Seen(tuple(sizes), colour)
+    return Seen(tuple(sizes), color)
 
 
 def look_at_array(images: Tensor) -> Seen:
@@ -63,7 +63,7 @@ def look_at_array(images: Tensor) -> Seen:
 def images_table(seen: Sequence[Seen]) -> str:
     """The config's table [images] for what was found at all centers."""
     sizes = [size for one in seen for size in one.sizes]
-    channels = 3 if any(one.colour for one in seen) else 1
+    channels = 3 if any(one.color for one in seen) else 1
     if not sizes:
         return (
             "# No image could be read. Set the size and the number of channels for all images:\n"

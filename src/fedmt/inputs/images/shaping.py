@@ -109,11 +109,11 @@ def _conformed(images: Tensor, shape: tuple[int, int, int, int]) -> Iterator[Ten
     for chunk in images.split(max(1, CHUNK_BYTES // largest)):
         # To grayscale before resizing and to RGB after it, so that resizing works on the fewest channels.
         if channels == 1 and chunk.shape[1] == 3:
-            chunk = _grey(chunk)
+            chunk = _gray(chunk)
         yield _fit(chunk, size).expand(-1, channels, -1, -1)
 
 
-def _grey(images: Tensor) -> Tensor:
+def _gray(images: Tensor) -> Tensor:
     """RGB uint8 [N, 3, H, W] to ITU-R 601 luma [N, 1, H, W], in the fixed-point weights Pillow uses."""
     weights = torch.tensor([19595, 38470, 7471], dtype=torch.int32).view(1, 3, 1, 1)
     weighted = (images * weights).sum(1, keepdim=True, dtype=torch.int32)

@@ -24,7 +24,7 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
     origins = {c.name: said for c in about.roster.members if (said := _origin(model, c)) is not None}
     encoder = model.predictor().encoder
     first = model.state.weights if encoder is None else encoder.state_dict()
-    normalisation = {k: first[k].flatten().tolist() for k in ("mean", "std")}
+    normalization = {k: first[k].flatten().tolist() for k in ("mean", "std")}
     return {
         "model": {
             "made_with": f"fedmt {fedmt.__version__}",
@@ -35,8 +35,8 @@ def model_card(model: Model, measured: Mapping[str, Mapping[str, float]] | None)
             "parameters": sum(p.numel() for p in model.predictor().parameters()),
             "round": model.round,
             "rounds_planned": about.rounds,
-            "input": {"name": model.input.name, **model.input.signature(), "normalisation": normalisation},
-            "licence": UNKNOWN,
+            "input": {"name": model.input.name, **model.input.signature(), "normalization": normalization},
+            "license": UNKNOWN,
         },
         "label_spaces": {
             space: {
@@ -104,7 +104,7 @@ def _answered_by(model: Model, space: str) -> str:
         return "the model itself"
     if space not in model.spaces:
         return "nothing: the model has neither a correspondence nor a head for it"
-    centers = _labelling_in(model, space)
+    centers = _labeling_in(model, space)
     if space in model.predictor().parts:
         count = len(model.predictor().parts[space])
         return f"the mean of the heads of {count} centers" if count > 1 else "a head of its own"
@@ -127,10 +127,10 @@ def _has_estimate(model: Model, center: Member) -> bool:
 
 def _estimated(model: Model, space: str) -> bool:
     """Whether any of the matrices in a space is M-hat, which the center has then kept."""
-    return any(_has_estimate(model, m) for m in _labelling_in(model, space))
+    return any(_has_estimate(model, m) for m in _labeling_in(model, space))
 
 
-def _labelling_in(model: Model, space: str) -> list[Member]:
+def _labeling_in(model: Model, space: str) -> list[Member]:
     members = model.description.roster.members
     return [m for m in members if m.space is not None and m.space.name == space]
 

@@ -1,4 +1,4 @@
-// State, elements, numbers and colours. Names come from users: they enter the page as text, never as HTML.
+// State, elements, numbers and colors. Names come from users: they enter the page as text, never as HTML.
 const page = { data: null, hidden: new Set(), run: 0, centers: new Map(), classes: new Map(), panels: new Map(), axis: "", charts: [], heats: [], forests: [], metric: "" };
 const byId = (id) => document.getElementById(id);
 
@@ -32,11 +32,11 @@ let printing = false;
 const dark = () => darkScreen.matches && !printer.matches && !printing;
 
 function lineStyle(place) {
-  // The baseline has the first colour, a grey, wherever it stands.
+  // The baseline has the first color, a gray, wherever it stands.
   const { answer } = page.data, base = answer.baseline == null ? 0 : configurationOf(answer.baseline), index = place === base ? 0 : place < base ? place + 1 : place;
-  const colours = dark() ? DARK_LINES : page.data.colours;
-  // On a screen, lines of the same colour are told apart by their dashes; on paper, which may be grey, all are.
-  return { colour: colours[index % colours.length], dash: DASHES[(printing || printer.matches ? index : Math.floor(index / colours.length)) % DASHES.length] };
+  const colors = dark() ? DARK_LINES : page.data.colors;
+  // On a screen, lines of the same color are told apart by their dashes; on paper, which may be gray, all are.
+  return { color: colors[index % colors.length], dash: DASHES[(printing || printer.matches ? index : Math.floor(index / colors.length)) % DASHES.length] };
 }
 // How wide a picture may be: half of a section where two fit side by side, else all of it.
 function room(wide) {
@@ -46,22 +46,22 @@ function room(wide) {
 const ink = () => (dark() ? "#e9ebee" : "#1b1f24");
 const faint = () => (dark() ? "#34373c" : "#e4e4e4");
 
-// One hue from the paper to its far end: readable without telling colours apart.
+// One hue from the paper to its far end: readable without telling colors apart.
 function shade(value) {
   const [from, to] = dark() ? [[23, 26, 31], [143, 208, 255]] : [[255, 255, 255], [8, 69, 126]];
   const v = Math.max(0, Math.min(1, value));
   return "rgb(" + from.map((f, i) => Math.round(f + (to[i] - f) * v)).join(",") + ")";
 }
-// Black or white, whichever stands out more on a colour: the contrast is then never below 4.5 (WCAG's AA).
-function inkOn(colour) {
-  const [r, g, b] = colour.match(/\d+/g).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+// Black or white, whichever stands out more on a color: the contrast is then never below 4.5 (WCAG's AA).
+function inkOn(color) {
+  const [r, g, b] = color.match(/\d+/g).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }
 
 function swatch(index) {
-  const { colour, dash } = lineStyle(index);
+  const { color, dash } = lineStyle(index);
   return el("svg", { width: 28, height: 10, "aria-hidden": "true" },
-    el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash.join(" ") || null }));
+    el("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: color, "stroke-width": 3, "stroke-dasharray": dash.join(" ") || null }));
 }
 
 function tip(text, x, y) {

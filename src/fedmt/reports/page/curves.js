@@ -37,7 +37,7 @@ function chart(host, id, title, lines, options = {}) {
     axes: [{ ...axis(), label: options.xName || "round", labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis(), size: 60, values: (u, vs) => vs.map(options.tick || ((v) => number(v, 4))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { show: false },
-    series: [{}, ...lines.map((l) => ({ label: l.name, stroke: () => style(l).colour, dash: style(l).dash, width: l.width || 2, alpha: l.alpha || 1, spanGaps: true, show: !(l.run != null && page.hidden.has(l.run)), points: { show: few || undefined, size: 6 } }))],
+    series: [{}, ...lines.map((l) => ({ label: l.name, stroke: () => style(l).color, dash: style(l).dash, width: l.width || 2, alpha: l.alpha || 1, spanGaps: true, show: !(l.run != null && page.hidden.has(l.run)), points: { show: few || undefined, size: 6 } }))],
     hooks: { setCursor: [(u) => { if (pointer) tip(text(u.cursor.idx), pointer[0], pointer[1]); }] },
   }, joined, place);
   place.addEventListener("pointermove", (event) => { pointer = [event.clientX, event.clientY]; tip(text(plot.cursor.idx), ...pointer); });

@@ -55,8 +55,8 @@ async function savePicture(title, picture, legend) {
   context.drawImage(source, pad, top);
   context.font = 12 * ratio + "px system-ui, sans-serif";
   legend.forEach(({ name, index }, i) => {
-    const y = top + source.height + line * (i + 0.6), { colour, dash } = lineStyle(index);
-    context.strokeStyle = colour; context.lineWidth = 3 * ratio; context.setLineDash(dash.map((d) => d * ratio));
+    const y = top + source.height + line * (i + 0.6), { color, dash } = lineStyle(index);
+    context.strokeStyle = color; context.lineWidth = 3 * ratio; context.setLineDash(dash.map((d) => d * ratio));
     context.beginPath(); context.moveTo(pad, y); context.lineTo(pad + 28 * ratio, y); context.stroke();
     context.fillText(name, pad + 36 * ratio, y + 4 * ratio);
   });

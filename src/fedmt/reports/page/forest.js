@@ -35,9 +35,9 @@ function forest(id, title, rows, options) {
       name(narrow && row.note ? "\u2068" + row.name + "\u2069, " + row.note : row.name, narrow ? top + 12 : middle + (row.note ? -2 : 4), "strong");
       if (!narrow && row.note) name(row.note, middle + 12, "soft");
       row.marks.forEach((m, i) => {
-        const y = middle + (i - (many - 1) / 2) * each, { colour } = lineStyle(m.index), said = (legend.size ? m.label + "\n" : row.name + "\n") + m.text;
-        if (m.low != null) drawing.append(el("line", { x1: x(m.low), x2: x(m.high), y1: y, y2: y, stroke: colour, "stroke-width": 2.5, "stroke-linecap": "round" }));
-        drawing.append(el("circle", { cx: x(m.value), cy: y, r: 5, fill: colour }));
+        const y = middle + (i - (many - 1) / 2) * each, { color } = lineStyle(m.index), said = (legend.size ? m.label + "\n" : row.name + "\n") + m.text;
+        if (m.low != null) drawing.append(el("line", { x1: x(m.low), x2: x(m.high), y1: y, y2: y, stroke: color, "stroke-width": 2.5, "stroke-linecap": "round" }));
+        drawing.append(el("circle", { cx: x(m.value), cy: y, r: 5, fill: color }));
         const [value, ends] = beside(m), at = { x: width - right + 14 };
         if (!narrow) drawing.append(el("text", { ...at, y: y + (ends ? -2 : 4), class: alone ? "strong" : null }, value), ends ? el("text", { ...at, y: y + 12, class: "soft" }, ends) : "");
         drawing.append(el("rect", { x: left, y: y - each / 2, width: width - left - right, height: each, fill: "transparent", onpointermove: (e) => tip(said, e.clientX, e.clientY), onpointerleave: () => tip("") }));
@@ -55,7 +55,7 @@ function forest(id, title, rows, options) {
 const PLAIN = "11px system-ui, sans-serif", STRONG = "600 12px system-ui, sans-serif", ruler = document.createElement("canvas").getContext("2d");
 const measuring = (font) => { ruler.font = font; return ruler; };
 const wide = (text, font) => measuring(font).measureText(text).width;
-const dotKey = (index) => svgKey(el("circle", { cx: 14, cy: 5, r: 5, fill: lineStyle(index).colour }));
+const dotKey = (index) => svgKey(el("circle", { cx: 14, cy: 5, r: 5, fill: lineStyle(index).color }));
 
 // Round numbers from low to high, about `count` of them.
 function niceTicks(low, high, count) {

@@ -31,13 +31,13 @@ function start(data) {
   drawAll();
 }
 
-// Colours of what is drawn on a canvas do not follow the style sheet by themselves.
-function recolour() { page.charts.forEach((c) => { c.lines.forEach((l, i) => (c.plot.series[i + 1].dash = lineStyle(l.index).dash)); c.plot.redraw(false); c.legend(); }); page.forests.forEach((f) => f.draw()); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
-darkScreen.addEventListener("change", recolour);
-printer.addEventListener("change", recolour);
+// Colors of what is drawn on a canvas do not follow the style sheet by themselves.
+function recolor() { page.charts.forEach((c) => { c.lines.forEach((l, i) => (c.plot.series[i + 1].dash = lineStyle(l.index).dash)); c.plot.redraw(false); c.legend(); }); page.forests.forEach((f) => f.draw()); page.heats.forEach((h) => h.draw()); curveControls(); byId("summary-table").replaceChildren(summaryTable(), summaryNote()); }
+darkScreen.addEventListener("change", recolor);
+printer.addEventListener("change", recolor);
 let unfolded = [];
-addEventListener("beforeprint", () => { printing = true; recolour(); unfolded = [...document.querySelectorAll("details:not(.alternative):not([open])")]; unfolded.forEach((d) => (d.open = true)); });
-addEventListener("afterprint", () => { printing = false; recolour(); unfolded.forEach((d) => (d.open = false)); });
+addEventListener("beforeprint", () => { printing = true; recolor(); unfolded = [...document.querySelectorAll("details:not(.alternative):not([open])")]; unfolded.forEach((d) => (d.open = true)); });
+addEventListener("afterprint", () => { printing = false; recolor(); unfolded.forEach((d) => (d.open = false)); });
 
 // The section that is being read is marked beside the page.
 const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));

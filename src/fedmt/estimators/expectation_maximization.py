@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedmt.core.labels import posterior
 from fedmt.core.priors import estimated_joint, estimated_prior
-from fedmt.estimators.base import Estimate, Estimator, Evidence, normalised
+from fedmt.estimators.base import Estimate, Estimator, Evidence, normalized
 
 MEMORY = 10
-"""About how many estimates the mean in `ExpectationMaximisation` covers."""
+"""About how many estimates the mean in `ExpectationMaximization` covers."""
 
 
-class ExpectationMaximisation(Estimator):
-    """See `expectation_maximisation`. If the class frequencies are estimated too, M-hat is the mean of the
+class ExpectationMaximization(Estimator):
+    """See `expectation_maximization`. If the class frequencies are estimated too, M-hat is the mean of the
     center's estimates so far, and after `MEMORY` of them a moving mean. A column without evidence counts as
     1/J in it.
 
@@ -30,9 +30,9 @@ class ExpectationMaximisation(Estimator):
         if evidence.prior is not None:
             # EM on g pi: a known prior is part of the scores, and only M is estimated.
             scores = evidence.probabilities * evidence.prior.to(evidence.probabilities)
-            return expectation_maximisation(scores, evidence.labels, evidence.classes)
+            return expectation_maximization(scores, evidence.labels, evidence.classes)
         joint = estimated_joint(evidence.probabilities, evidence.labels, evidence.classes)
-        found = normalised(by_label(joint.double()), evidence.probabilities.dtype)
+        found = normalized(by_label(joint.double()), evidence.probabilities.dtype)
         matrix = found.matrix
         if evidence.before is not None:
             matrix = evidence.before.lerp(matrix, 1 / min(evidence.estimates + 1, MEMORY))
@@ -52,7 +52,7 @@ def by_label(joint: Tensor) -> Tensor:
     return joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
 
 
-def expectation_maximisation(
+def expectation_maximization(
     probabilities: Tensor, labels: Tensor, num_classes: int, iterations: int = 20
 ) -> Estimate:
     """M-hat by EM: every sample counts, weighted by its posterior, so rare classes are not lost to a
@@ -71,5 +71,5 @@ def expectation_maximisation(
     for _ in range(iterations):
         q = posterior(f, estimate.matrix, labels)
         joint = torch.zeros_like(matrix).index_add_(0, labels, q)
-        estimate = normalised(joint, f.dtype)
+        estimate = normalized(joint, f.dtype)
     return Estimate(estimate.matrix.to(probabilities.dtype), estimate.filled)
