@@ -259,7 +259,8 @@ def test_a_warning_in_a_worker_is_a_note_about_its_run(folder, tmp_path, warm):
     changed = ["--only", "Single, good", "--set", f"model.weights={tmp_path / 'other.safetensors'}"]
     status, said = fedmt_reproduce(warm, *arguments(folder, "pretrained"), *changed)
     assert status == 0, said
-    assert "Note: Single, good, seed 0: " in said and said.count("The head starts from its random") == 1
+    assert re.search("Note: Single, good, seed [01]: ", said)  # the note of whichever worker was first
+    assert said.count("The head starts from its random") == 1
     assert "UserWarning" not in said
 
 
