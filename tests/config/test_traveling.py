@@ -70,7 +70,7 @@ def test_what_travels_today() -> None:
             "seed": 4,
             "preset": "paper",
             "checkpoint_every": 5,
-            "model": {"normalise": "imagenet", "max_pool": False},
+            "model": {"normalize": "imagenet", "max_pool": False},
             "method": {"xi": 0.5},
             "calibration": {},
             "deployment": {"wire": "bfloat16"},

@@ -46,7 +46,7 @@ IMAGES = """
 [model]
 backbone = "small_cnn"
 weights = "weights.safetensors"
-normalise = "reference"
+normalize = "reference"
 freeze = true
 """
 
@@ -235,7 +235,7 @@ def test_what_a_run_folder_keeps_of_the_settings(config) -> None:
     assert kept["model"]["freeze"] == "backbone" and kept["model"]["head"] == "linear"
     assert kept["augmentation"].keys() == {"noise", "strong_noise", "masked"}
     plain = tomllib.loads(dump_config(load_config(config(), ["model.freeze=false"])))
-    assert plain["model"].keys() == {"backbone", "weights", "normalise"} and "flip" in plain["augmentation"]
+    assert plain["model"].keys() == {"backbone", "weights", "normalize"} and "flip" in plain["augmentation"]
 
 
 def test_a_federation_is_encoded_once(config) -> None:

@@ -135,6 +135,6 @@ def encode(network: nn.Module, input: Input, samples: Tensor, device: torch.devi
     if not bool(features.isfinite().all()):
         raise FedmtError(
             f"{where}: the frozen backbone gives features that are NaN or infinite; check model.weights and "
-            "model.normalise."
+            "model.normalize."
         )
     return features

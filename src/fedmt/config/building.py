@@ -223,7 +223,7 @@ def build_model(config: Config, federation: Federation, network: nn.Module | Non
 def normalization_of(config: Config, federation: Federation) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation that normalize the samples of the federation for the backbone."""
     spec, input = config.model, federation.input
-    by = spec.normalise or ("imagenet" if spec.weights else "reference")
+    by = spec.normalize or ("imagenet" if spec.weights else "reference")
     if by == "imagenet":
         given = spec.backbone.startswith(PREFIX)
         return input.pretrained_statistics(None if given else find_backbone(spec.backbone, input).published)

@@ -44,7 +44,7 @@ class ModelSpec(Section):
     of timm for its networks. Start from pretrained weights if there are few samples."""
     max_pool: Travels[bool | None] = None
     """Whether a ResNet has its first max-pool. If it is not set, it is skipped for small images."""
-    normalise: Stays[Literal["reference", "imagenet", "none"] | None] = None
+    normalize: Stays[Literal["reference", "imagenet", "none"] | None] = None
     """Statistics to normalize samples with: those of the reference center, of ImageNet (for timm networks,
     those of their weights), or none. If it is not set, it is `"imagenet"` with a weight file and
     `"reference"` without one."""

@@ -200,7 +200,7 @@ class Input(Named, ABC):
         self, published: tuple[Sequence[float], Sequence[float]] | None = None
     ) -> tuple[Tensor, Tensor]:
         """The same for the data that published weights were trained on, if the input knows it."""
-        raise FedmtError(f"model.normalise: 'imagenet' is for images; these samples are {self.word}s.")
+        raise FedmtError(f"model.normalize: 'imagenet' is for images; these samples are {self.word}s.")
 
     @property
     def identity_statistics(self) -> tuple[Tensor, Tensor]:
