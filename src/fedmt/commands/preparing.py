@@ -14,8 +14,10 @@ from fedmt.commands.arguments import ConfigArgument, SetOption
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedmt.config import Config
     from fedmt.data.center import Federation
     from fedmt.data.member import Member
+    from fedmt.engines.local import LocalEngine
     from fedmt.methods import Method
 
 
@@ -169,21 +171,7 @@ def check(
             notes = (*notes, str(error))
     for note in (*notes, *privacy_notes(engine.method, federation.centers), *overlaps(federation)):
         console.print(f"Note: {note}", soft_wrap=True)
-    parameters = sum(p.numel() for p in engine.model.parameters())
-    shape = " x ".join(map(str, federation.input.shape))
-    averaging = f" with {engine.strategy.name}" if engine.method.schedule.centers_train else ""
-    what = federation.input.word.capitalize()
-    network = f"{settings.model.backbone}, {parameters / 1e6:.2f} M parameters"
-    if settings.model.freeze is not None:
-        network = (
-            f"{settings.model.backbone} (frozen, {engine.federation.input.shape[0]:,} features), head "
-            f"{settings.model.head} with {parameters:,} parameters"
-        )
-    console.print(
-        f"{what}s {shape}; {network}; method "
-        f"{engine.method.name}{averaging}, {settings.training.rounds} rounds on {device}. "
-        "Nothing was trained."
-    )
+    console.print(_summary(settings, federation, engine))
     console.print(_steps(engine.method, federation))
     if not federation.tests:
         console.print("Note: there are no [[tests]], so no accuracy will be reported.")
@@ -250,6 +238,22 @@ def _table(title: str, rows: Sequence[tuple[Member, str]]) -> Table:
             missing = f"{len(names)}: {listed(names, 3)}" if names else "none"
         table.add_row(member.name, samples, space, missing, role)
     return table
+
+
+def _summary(settings: Config, federation: Federation, engine: LocalEngine) -> str:
+    """The samples, the network, the method and the device of a run."""
+    input, spec, method = federation.input, settings.model, engine.method
+    shape, parameters = " x ".join(map(str, input.shape)), sum(p.numel() for p in engine.model.parameters())
+    network = f"{spec.backbone}, {parameters / 1e6:.2f} M parameters"
+    if spec.freeze is not None:
+        features = engine.federation.input.shape[0]
+        head = f"head {spec.head} with {parameters:,} parameters"
+        network = f"{spec.backbone} (frozen, {features:,} features), {head}"
+    averaging = f" with {engine.strategy.name}" if method.schedule.centers_train else ""
+    return (
+        f"{input.word.capitalize()}s {shape}; {network}; method {method.name}{averaging}, "
+        f"{settings.training.rounds} rounds on {engine.device}. Nothing was trained."
+    )
 
 
 def _steps(method: Method, federation: Federation) -> str:

@@ -42,27 +42,9 @@ def command_line(
             f"schema: {len(paths)} files were given, but one was expected. Only --pool takes several."
         )
     if statistics:
-        _free(out, force, "--out berlin.json")
-        frame = read_frame(paths[0])
-        if label_column and label_column not in frame.columns:
-            raise FedmtError(
-                f"{frame.name}: no column '{label_column}'; the columns are {listed(frame.columns, 12)}. "
-                "Name the column of the labels with --label-column, so that it is not taken as a feature. "
-                'If there are no labels, give --label-column "".'
-            )
-        _check_ignored(ignore, [frame.columns])
-        titled = _titled(frame, categorical)
-        found = Statistics.of(frame, paths[0].stem, {label_column, *ignore, *titled}, categorical)
-        target = _write(out, found.to_json())
-        tell_identifiers([found], console, titled)
-        console.print(
-            f"Wrote {target}: counts, means and variances of {found.rows:,} rows, but no row. Read it, then "
-            "send it to the coordinator, who pools the statistics of all centers: fedmt schema --pool "
-            f"{target.name} … --out schema.toml",
-            soft_wrap=True,
-        )
+        _write_statistics(paths[0], out, ignore, categorical, label_column, force, console)
         return
-    titled = []
+    titled: list[str] = []
     if pool:
         parts = [Statistics.from_json(path) for path in paths]
         _check_ignored(ignore, [part.columns for part in parts])
@@ -94,6 +76,37 @@ def command_line(
     )
 
 
+def _write_statistics(
+    table: Path,
+    out: Path | None,
+    ignore: Sequence[str],
+    categorical: Sequence[str],
+    label_column: str,
+    force: bool,
+    console: Console,
+) -> None:
+    """For a center: the statistics of its table, and what it should do with them."""
+    _free(out, force, "--out berlin.json")
+    frame = read_frame(table)
+    if label_column and label_column not in frame.columns:
+        raise FedmtError(
+            f"{frame.name}: no column '{label_column}'; the columns are {listed(frame.columns, 12)}. "
+            "Name the column of the labels with --label-column, so that it is not taken as a feature. "
+            'If there are no labels, give --label-column "".'
+        )
+    _check_ignored(ignore, [frame.columns])
+    titled = _titled(frame, categorical)
+    found = Statistics.of(frame, table.stem, {label_column, *ignore, *titled}, categorical)
+    target = _write(out, found.to_json())
+    tell_identifiers([found], console, titled)
+    console.print(
+        f"Wrote {target}: counts, means and variances of {found.rows:,} rows, but no row. Read it, then "
+        "send it to the coordinator, who pools the statistics of all centers: fedmt schema --pool "
+        f"{target.name} … --out schema.toml",
+        soft_wrap=True,
+    )
+
+
 def _titled(frame: Frame, categorical: Collection[str]) -> list[str]:
     """The columns that name patients or the like by their titles. As in `fedmt init`: their counts would
     name each patient, and a model would learn to recognize patients."""
@@ -110,9 +123,8 @@ def _of_config(
         named.insert(0, (config.reference.name, config.reference))
     if config.benchmark is not None:
         named.append(("benchmark", config.benchmark.data))
-    labels = {
-        column for _, spec in named for column in _no_features(spec)
-    }  # neither of this center nor of another
+    # A column of labels, groups or sites at one center is a feature at no other.
+    labels = {column for _, spec in named for column in _no_features(spec)}
     found, problems, frames = [], [], list[tuple[str, Frame]]()
     for name, spec in named:
         if spec.source != "table" or spec.path is None:
