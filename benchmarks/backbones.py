@@ -23,12 +23,13 @@ Each network runs in a separate process, which measures, in this order:
 torch's own layers instead of fedmt's kernels (`fedmt.backbones.fused`). The ceilings always use torch's
 layers.
 
-Measured 2026-11-18 on one NVIDIA H200, Python 3.12.3, torch 2.11.0, with 2 or 3 timed rounds:
+Measured on one NVIDIA H200, Python 3.12.3, torch 2.11.0: resnet18 and mobilenet_v2 on 2026-11-19 with 5 timed
+rounds, --plain and the others on 2026-11-18 with 2 or 3:
 
-    resnet18       0.94 s per round, 41.5% of a ceiling of 257,000; --plain 1.01 s
+    resnet18       0.93 s per round, 44.4% of a ceiling of 242,857, start-up 6.4 s; --plain 1.01 s
     resnet9        1.01 s per round; --plain 1.31 s
     resnet18_cifar 2.05 s per round
-    mobilenet_v2   0.96 s per round, 63% of the ceiling (21,824, from 2026-11-16), start-up 8.9 s
+    mobilenet_v2   0.95 s per round, 64% of the ceiling (21,835), start-up 5.0 s
     resnet50       6.76 s per round, 73.9% of the ceiling (4,806), start-up 10.9 s; --plain 7.68 s, 65.1%
 
 Before fedmt had its kernels (2026-11-16), MobileNetV2 took 1.12 s per round and 29.6 s to start. Step by
