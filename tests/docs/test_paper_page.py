@@ -90,7 +90,8 @@ def test_what_the_page_says_in_words(tables):
     )
     fedmt = many["FedMT (T)"]
     assert (
-        f"{fedmt - many['FedRep']:.0f} points above FedRep, where the paper has {66.70 - 26.53:.0f}" in page
+        f"{fedmt - many['FedRep']:.0f} points above FedRep and {fedmt - many['FedTrans']:.0f} above "
+        f"FedTrans, where the paper has {66.70 - 26.53:.0f} and {66.70 - 28.16:.0f}" in page
     )
     assert (
         f"{fedmt - many['SemiFL']:.0f} points above SemiFL, where the paper has {66.70 - 55.98:.0f}" in page
@@ -100,6 +101,8 @@ def test_what_the_page_says_in_words(tables):
     assert 0.5 < few["SemiFL"] - few["Single"] < 1.5  # "one point above Single"
     coarse = [value("coarse", "n = 5", column, "accuracy.coarse") for column in ("FedRep", "FedMT (E)")]
     assert f"only {coarse[1] - coarse[0]:.1f} points below FedMT (E)" in page
+    says_what_imagenet_weights_do(tables, page)
+    says_what_other_tables_show(tables, page)
     found = {row: value("baselines_search", row, "held out") for row, _ in tables.cells("baselines_search")}
     views = found["Single: the recipe"] - found["Single: weak views"]
     epochs = found["FedRep: 8 reference epochs"] - found["FedRep: the recipe"]
@@ -109,13 +112,93 @@ def test_what_the_page_says_in_words(tables):
     assert "ResNet9 gains FedRep {:.0f} points, FedTrans {:.0f} and SemiFL {:.0f} over".format(*gains) in page
     assert found["SemiFL: xi 0.4"] - found["SemiFL: the recipe"] < 1  # "gains less than a point"
     assert f"0.8 costs {found['SemiFL: the recipe'] - found['SemiFL: xi 0.8']:.0f} points" in page
-    assert ("**Not run yet**: FedTrans" in page) == (value("main", "n = 25", "FedTrans") is None)
+    more = found["FedRep: 16 reference epochs"] - found["FedRep: 8 reference epochs"]
+    assert f"16 epochs gain another {more:.1f} points over eight" in page
+    assert f"and another {more:.1f} with sixteen" in page
+    tuned = [
+        found["FedTrans: the recipe"] - found[f"FedTrans: {other}"]
+        for other in ("fine-tuning at 0.03", "300 epochs of fine-tuning")
+    ]
+    assert f"for longer costs {min(tuned):.0f} to {max(tuned):.0f} points" in page
+    rate = found["Single (ImageNet): rate 0.01"] - found["Single (ImageNet): rate 0.03, the default"]
+    assert page.count(f"gains {rate:.1f} points") == 2
+    for method, others in {"FedTrans": ("rate 0.01",), "FedRep": ("rate 0.01", "8 reference epochs")}.items():
+        for other in others:  # "gains nothing": less than the standard error
+            gain = (
+                found[f"{method} (ImageNet): {other}"] - found[f"{method} (ImageNet): rate 0.03, the default"]
+            )
+            assert gain < 0.6
     (least,) = (run for run in tables.finished("main", "n = 5", "SemiFL"))
     right = [v for v in least.series["pseudo_label_accuracy"] if v is not None]
     assert max(right) < 0.5 and 0.3 < right[-1] < 0.37  # "fewer than half", "only a third in the last round"
     (most,) = (run for run in tables.finished("main", "n = 25", "SemiFL"))
     assert f"At n = 25, {most.last('pseudo_label_accuracy'):.0f}% are" in page
     assert f"{value('readings', 'as printed', 'FedMT (T)'):.1f} where the paper has 66.7" in page
+
+
+def says_what_imagenet_weights_do(tables, page):
+    rows = [row for row, column in tables.cells("main") if column == "FedMT (T)"]
+    columns = [column for row, column in tables.cells("main") if row == "n = 5"]
+    above = []
+    for row in rows:
+        known = {c: v for c in columns if (v := tables.value("main", row, c)) is not None}
+        best = max((c for c in known if not c.startswith("FedMT")), key=known.__getitem__)
+        assert best == "FedRep (ImageNet)"
+        above.append(known["FedMT (T)"] - known[best])
+    theirs = [
+        tables.printed("main", row, "FedMT (T)", "accuracy.fine")[0]
+        - tables.printed("main", row, "FedRep (ImageNet)", "accuracy.fine")[0]
+        for row in rows
+    ]
+    said = f"{min(above):.0f} to {max(above):.0f} points above it, where the paper has"
+    assert f"{said} {min(theirs):.0f} to {max(theirs):.0f}" in page
+    for row in rows:
+        ours = tables.value("main", row, "FedTrans (ImageNet)")
+        second = tables.printed("main", row, "FedTrans (ImageNet)", "accuracy.fine")[0]
+        sixth = tables.printed("initialization", f"ImageNet, {row}", "FedTrans", "accuracy.fine")[0]
+        if row == "n = 5":
+            assert f"by {second - ours:.0f} or {sixth - ours:.0f} points, depending" in page
+        else:
+            assert ours > second
+
+
+def says_what_other_tables_show(tables, page):
+    coarse = {
+        row: [
+            tables.value("coarse", row, c, "accuracy.coarse")
+            for c in ("FedTrans (ImageNet)", "FedMT (T)", "FedMT (E)")
+        ]
+        for row, column in tables.cells("coarse")
+        if column == "FedMT (T)"
+    }
+    ahead = {row: trans - min(fedmt) for row, (trans, *fedmt) in coarse.items()}
+    assert round(ahead["n = 5"]) == 2 and f"{ahead['n = 10']:.1f} points at n = 10" in page
+    assert all(
+        trans < min(fedmt) for row, (trans, *fedmt) in coarse.items() if row not in ("n = 5", "n = 10")
+    )
+    uneven = "non-IID, gamma 0.9"
+    given, estimated, semifl = (
+        tables.value("noniid", uneven, c) for c in ("FedMT (T)", "FedMT (E)", "SemiFL")
+    )
+    for value, column in ((given, "FedMT (T)"), (estimated, "FedMT (E)")):
+        assert 6 <= tables.value("main", "n = 25", column) - value <= 7
+        assert round(value - semifl) == 11
+    assert tables.value("noniid", "non-IID, gamma 0.99", "FedMT (T)") is None  # "are missing"
+    best, three = [], []
+    for row in ("5 %", "10 %", "20 %"):
+        known = {
+            c: tables.value("fitzpatrick", row, c, "accuracy.nine")
+            for c in ("Single", "FedTrans", "FedRep", "SemiFL", "FedMT (E)")
+        }
+        ours = known.pop("FedMT (E)")
+        assert max(known, key=known.__getitem__) == "FedRep"
+        best.append(ours - known["FedRep"])
+        trans, ours = (
+            tables.value("fitzpatrick", row, c, "accuracy.three") for c in ("FedTrans", "FedMT (E)")
+        )
+        three.append(trans - ours)
+    assert f"{min(best):.0f} to {max(best):.0f} points above FedRep, the best baseline" in page
+    assert f"FedTrans is {min(three[:2]):.0f} to {max(three[:2]):.0f} points better" in page and three[2] < 0
 
 
 def printed_cells():
