@@ -6,8 +6,9 @@
 Runs are made one after another, or --jobs at a time, each in a process of its own, and each is written as a
 raw file as soon as it is finished. A run whose process dies is tried once more, and the others go on. A run
 is not started if, by an estimate, it would not end within --seconds. A run that has a raw file is not
-repeated, so the same command continues where the last one stopped. `fedmt reproduce` makes the same runs by
-table, with checkpoints.
+repeated, so the same command continues where the last one stopped. With --stop-after, longer runs are
+stopped after so many rounds, which can be enough to see that a run of 200 rounds cannot reach another one.
+`fedmt reproduce` makes the same runs by table, with checkpoints.
 
 On a large GPU, four runs at a time finish almost twice as many as one at a time, if NVIDIA's multi-process
 service is running (`nvidia-cuda-mps-control -d`).
@@ -16,6 +17,7 @@ service is running (`nvidia-cuda-mps-control -d`).
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import tempfile
@@ -35,7 +37,9 @@ from fedmt.commands.sweeps.experiment import known_experiments, read_experiment
 from fedmt.commands.sweeps.scales import cost
 from fedmt.config import Config
 from fedmt.core.errors import FedmtError
-from fedmt.training.run import run
+from fedmt.engines.site import Record
+from fedmt.runs.folder import RunFolder
+from fedmt.training.run import Silent, Stopped, run
 
 FEDERATED = ("FedRep", "FedTrans", "SemiFL")
 IMAGENET = ("Single (ImageNet)", "FedTrans (ImageNet)", "FedRep (ImageNet)")
@@ -68,6 +72,7 @@ QUEUE = (
             "FedTrans: 300 epochs of fine-tuning",
             "FedRep: 8 reference epochs",
             "FedRep: 16 reference epochs",
+            "FedRep: 32 reference epochs",
             "SemiFL: xi 0.8",
             "SemiFL: xi 0.4",
             "Single: ",
@@ -118,7 +123,7 @@ SLOWER = 0.4
 long as alone. With four, they took 2.1 times as long as estimated here."""
 
 
-def estimated_seconds(config: Config) -> float:
+def estimated_seconds(config: Config, stop_after: int | None = None) -> float:
     """Rough seconds on one H200, precise enough to tell whether a run fits into the remaining time."""
     views = 3 if config.method.get("projection", "none") == "all" else 2
     if (
@@ -131,14 +136,21 @@ def estimated_seconds(config: Config) -> float:
     images = (
         cost(config) or 8_000 * config.training.rounds
     )  # for Fitzpatrick, the number is known only from its data
-    return START + images * SECONDS_PER_IMAGE * views / 2 * small * size * TIMES.get(
-        config.model.backbone, 1.0
-    )
+    part = min(1.0, (stop_after or math.inf) / config.training.rounds)
+    seconds = part * images * SECONDS_PER_IMAGE * views / 2
+    return START + seconds * small * size * TIMES.get(config.model.backbone, 1.0)
 
 
-def missing(known: Runs, data: Path | None, weights: tuple[Path, ...]) -> Iterator[tuple[Wanted, Run]]:
-    """Every run of the queue that has no raw file, once, in the order of the queue."""
-    done = {(identity(run.config), run.config.seed) for run in known.all if run.finished}
+def missing(
+    known: Runs, data: Path | None, weights: tuple[Path, ...], enough: int | None = None
+) -> Iterator[tuple[Wanted, Run]]:
+    """Every run of the queue that has no raw file, once, in the order of the queue. The file of a stopped run
+    counts if it has `enough` rounds."""
+    done = {
+        (identity(run.config), run.config.seed)
+        for run in known.all
+        if run.finished or (enough is not None and run.rounds >= enough)
+    }
     for wanted in QUEUE:
         sweep = Sweep(max(wanted.seeds) + 1, only=wanted.only, data=data, weights=weights)
         chosen = [
@@ -174,6 +186,7 @@ def main() -> None:
         "--only", action="append", help="Only runs whose experiment and label contain this. May be repeated."
     )
     parser.add_argument("--jobs", type=int, default=1, help="How many runs share the GPU at a time.")
+    parser.add_argument("--stop-after", type=int, help="Stop longer runs after this many rounds.")
     parser.add_argument("--out", type=Path, default=FOLDER, help="Where raw files go.")
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
@@ -181,14 +194,14 @@ def main() -> None:
     if given.out != FOLDER:
         known.all += Runs(given.out, None).all
     queue = []
-    for wanted, one in missing(known, given.data, tuple(given.weights)):
+    for wanted, one in missing(known, given.data, tuple(given.weights), given.stop_after):
         label = f"{wanted.experiment}: {one.label}"
         if not given.only or any(text.casefold() in label.casefold() for text in given.only):
             queue.append((wanted.experiment, one, label))
     if given.list:
         total = 0.0
         for experiment, one, _ in queue:
-            needed = estimated_seconds(one.config)
+            needed = estimated_seconds(one.config, given.stop_after)
             total += needed
             cell, seeds = one.label.rpartition(", seed")[0], str(one.config.seed + 1)
             command = ["fedmt", "reproduce", experiment, "--only", cell, "--seeds", seeds, "--jobs", "1"]
@@ -200,9 +213,9 @@ def main() -> None:
         # With 8 for each process, four could.
         os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     fitting = (
-        (label, (one, label, given.out))
+        (label, (one, label, given.out, given.stop_after))
         for _, one, label in queue
-        if time.monotonic() + estimated_seconds(one.config) * longer < end
+        if time.monotonic() + estimated_seconds(one.config, given.stop_after) * longer < end
     )
     side_by_side(make, fitting, given.jobs)
 
@@ -238,20 +251,34 @@ def side_by_side(
                     start(label, arguments, left - 1)
 
 
-def make(one: Run, label: str, out: Path) -> None:
+class StopAfter(Silent):
+    """Stops a run after some rounds."""
+
+    def __init__(self, rounds: int | None) -> None:
+        self.rounds = rounds
+
+    def round(self, record: Record) -> None:
+        if record["round"] == self.rounds:
+            raise Stopped
+
+
+def make(one: Run, label: str, out: Path, stop_after: int | None = None) -> None:
     """One run, and its raw file."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:  # checkpoints of 90 MB each are not kept
         place = Path(folder) / "run"
         try:
-            summary = run(one.config, place)
+            run(one.config, place, observer=StopAfter(stop_after))
+        except Stopped:
+            label += f" (stopped after {stop_after} of {one.config.training.rounds} rounds)"
         except FedmtError as error:
             print(f"{label} failed: {error}", flush=True)
             return
+        last = RunFolder(place).metrics()[-1]["accuracy"]
         name, text = to_json(place)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(text, encoding="utf-8")
-    accuracy = {space: round(100 * value, 2) for space, value in summary["accuracy"].items()}
+    accuracy = {space: round(100 * value, 2) for space, value in last.items()}
     print(f"{label}: {accuracy}, {time.monotonic() - start:.0f} s in all", flush=True)
 
 

@@ -344,7 +344,7 @@ def test_the_queue_has_every_missing_run_once_and_none_that_is_known(tables, tmp
     queue = list(paper_queue.missing(tables.runs, None, weights))
     keys = [(paper_runs.identity(one.config), one.config.seed) for _, one in queue]
     assert len(set(keys)) == len(keys)
-    known = {(paper_runs.identity(run.config), run.config.seed) for run in tables.runs.all}
+    known = {(paper_runs.identity(run.config), run.config.seed) for run in tables.runs.all if run.finished}
     assert not known & set(keys)
     for name in paper_page.EXPERIMENTS:
         for row, column in tables.cells(name):
@@ -375,6 +375,31 @@ def test_a_run_of_the_queue_becomes_a_raw_file(folder, tmp_path, capsys):
     (measured,) = paper_runs.Runs(tmp_path, None).all
     assert measured.finished and measured.last("accuracy.garment") is not None
     assert capsys.readouterr().out.startswith("methods: FedMT (E), seed 0: {'garment': ")
+
+
+@pytest.mark.slow
+def test_a_run_of_the_queue_can_be_stopped_early(folder, tmp_path, capsys):
+    config = load_config(folder / "federation.toml")
+    paper_queue.make(Run("FedMT (E), seed 0", config, "", "key"), "methods: FedMT (E), seed 0", tmp_path, 1)
+    (measured,) = paper_runs.Runs(tmp_path, None).all
+    assert not measured.finished and measured.rounds == 1
+    whole, _ = paper_runs.to_json(folder / "runs" / "first")
+    assert measured.file == f"{whole}.json"
+    said = "methods: FedMT (E), seed 0 (stopped after 1 of 2 rounds): {'garment': "
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_a_stopped_run_is_missing_unless_it_has_enough_rounds(tables, tmp_path):
+    cell = tables.cells("main")["n = 10", "SemiFL"]
+    config = cell.runs[0].config
+    key = paper_runs.identity(config), config.seed
+    runs = paper_runs.Runs(tmp_path, None)
+    runs.all = [paper_runs.Measured(config, {"accuracy.fine": [0.1] * 21}, {}, "stopped.json")]
+    for enough, wanted in ((None, True), (21, True), (20, False)):
+        queue = paper_queue.missing(runs, None, (), enough)
+        assert (key in {(paper_runs.identity(r.config), r.config.seed) for _, r in queue}) == wanted
+    whole, part = (paper_queue.estimated_seconds(config, rounds) for rounds in (None, 10))
+    assert part - paper_queue.START == pytest.approx((whole - paper_queue.START) / 4)
 
 
 @pytest.mark.slow
