@@ -49,11 +49,19 @@ BY_ROW = {
 }
 """Figures with one point per row: the metric, and the labels of the axes."""
 
+WIDE = "FedMT (T)"
+"""This line is wider, because that of FedMT (E) is drawn over it and often coincides with it."""
+
+BOTTOM = {"coarse": 35}
+"""Where an axis begins if it is not at 0: the curves in the coarse classes are close together."""
+
 
 def by_row(tables: Tables, name: str) -> Figure | None:
     """Draws one line per method over the rows of an experiment."""
     metric, below, beside = BY_ROW[name]
     rows = [row for row in tables.rows(name) if not row.startswith("N_c")]
+    if name == "backbones":
+        rows = [r for r in rows if any(tables.figure(name, r, c, metric) for c in tables.columns(name))]
     figure, axis = blank(below, beside)
     most, papers = 0, False
     for column in tables.columns(name):
@@ -66,8 +74,9 @@ def by_row(tables: Tables, name: str) -> Figure | None:
             heights = [f.value if f else math.nan for f in found]
             spread = [f.deviation or 0.0 if f else math.nan for f in found]
             line = "" if name == "backbones" else style
+            wide, size = (3.0, 8) if column == WIDE else (1.5, 5)
             axis.errorbar(range(len(rows)), heights, spread, color=color, linestyle=line, marker="o",
-                          markersize=5, capsize=3, label=column)  # fmt: skip
+                          linewidth=wide, markersize=size, capsize=3, label=column)  # fmt: skip
         if any(printed):
             label = None if any(found) else f"{column}, not run"
             heights, mark = [p[0] if p else math.nan for p in printed], "x" if style == "-" else "+"
@@ -76,7 +85,7 @@ def by_row(tables: Tables, name: str) -> Figure | None:
     if papers:
         said = "; +: the paper's from ImageNet weights" if name == "main" else ""
         axis.set_title(f"points: ours; x: the paper's{said}", fontsize=8, loc="left")
-    return finished(figure, axis) if most > 1 else None
+    return finished(figure, axis, BOTTOM.get(name, 0)) if most > 1 else None
 
 
 def mhat(tables: Tables) -> Figure | None:
@@ -130,8 +139,8 @@ def blank(below: str, beside: str) -> tuple[Figure, Axes]:
     return figure, axis
 
 
-def finished(figure: Figure, axis: Axes) -> Figure:
-    axis.set_ylim(bottom=0)
+def finished(figure: Figure, axis: Axes, bottom: float = 0) -> Figure:
+    axis.set_ylim(bottom=bottom)
     handles, labels = axis.get_legend_handles_labels()
     # By default, matplotlib lists lines before points with errors.
     order = sorted(range(len(labels)), key=lambda at: place(labels[at]))

@@ -7,11 +7,11 @@ Runs are made one after another, or --jobs at a time, each in a process of its o
 raw file as soon as it is finished. A run whose process dies is tried once more, and the others go on. A run
 is not started if, by an estimate, it would not end within --seconds. A run that has a raw file is not
 repeated, so the same command continues where the last one stopped. With --stop-after, longer runs are
-stopped after so many rounds, which can be enough to see that a run of 200 rounds cannot reach another one.
+stopped after so many rounds, which can be enough to see that a run of 200 rounds is behind another one.
 `fedmt reproduce` makes the same runs by table, with checkpoints.
 
-On a large GPU, four runs at a time finish almost twice as many as one at a time, if NVIDIA's multi-process
-service is running (`nvidia-cuda-mps-control -d`).
+On a large GPU, four runs at a time finish almost twice as many as one at a time, by the estimates below, if
+NVIDIA's multi-process service is running (`nvidia-cuda-mps-control -d`).
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ QUEUE = (
     Wanted("main", (*cells("n = 10", ("Single", *FEDERATED)), *cells("n = 20", ("Single", *FEDERATED)))),
     Wanted("estimators", ("counting), IID", "Learnable, IID", "Average, IID")),
     Wanted("noniid", ("gamma 0.9", "gamma 0.1", "IID")),
+    # With the network of the baselines from ImageNet weights.
+    Wanted("backbones", cells("ResNet18, ImageNet", FEDMT)),
+    Wanted("backbones", cells("ResNet18, random", FEDMT)),
     Wanted("baselines_search", ("(ImageNet): rate", "FedRep (ImageNet): 8 reference epochs")),
     Wanted("main", cells("n = 25", IMAGENET)),
     Wanted("main", cells("n = 5", IMAGENET)),
@@ -119,8 +122,8 @@ TIMES = {"resnet9": 1.0, "resnet50": 5.0, "mobilenet_v2": 2.0}
 """How much longer a run takes than with ResNet18, roughly."""
 
 SLOWER = 0.4
-"""How much longer a run takes for each further run on the GPU. With three at a time, runs took 1.9 times as
-long as alone. With four, they took 2.1 times as long as estimated here."""
+"""By what share of its time alone a run gets longer for each further run on the GPU. With three at a time,
+runs took 1.9 times as long as alone. With four, they took 2.1 times as long as estimated here."""
 
 
 def estimated_seconds(config: Config, stop_after: int | None = None) -> float:
@@ -254,7 +257,7 @@ def side_by_side(
 class StopAfter(Silent):
     """Stops a run after some rounds."""
 
-    def __init__(self, rounds: int | None) -> None:
+    def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
     def round(self, record: Record) -> None:
@@ -265,10 +268,12 @@ class StopAfter(Silent):
 def make(one: Run, label: str, out: Path, stop_after: int | None = None) -> None:
     """One run, and its raw file."""
     start = time.monotonic()
+    early = stop_after is not None and stop_after < one.config.training.rounds
+    observer = StopAfter(stop_after or 0) if early else None
     with tempfile.TemporaryDirectory() as folder:  # checkpoints of 90 MB each are not kept
         place = Path(folder) / "run"
         try:
-            run(one.config, place, observer=StopAfter(stop_after))
+            run(one.config, place, observer=observer)
         except Stopped:
             label += f" (stopped after {stop_after} of {one.config.training.rounds} rounds)"
         except FedmtError as error:

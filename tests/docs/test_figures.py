@@ -84,6 +84,15 @@ def paper() -> set[str]:
     return {f"{value:.1f}" for row in rows for value, _ in row.get("paper", {}).values()}
 
 
+def skin() -> set[str]:
+    """The last round of each run for the paper's table of skin images."""
+    found = set()
+    for path in (DATA / "paper").glob("fitzpatrick17k-*.json"):
+        series = json.loads(path.read_text())["series"]
+        found |= {f"{100 * series[f'accuracy.{space}'][-1]:.1f}" for space in ("nine", "three")}
+    return found
+
+
 def tutorial() -> set[str]:
     """The tutorial's figures, which tests/commands/test_tutorial.py compares with the printed ones."""
     return {m[1] for m in re.finditer(r"(\d\d\.\d)%", page("tutorial").read_text())}
@@ -91,7 +100,7 @@ def tutorial() -> set[str]:
 
 @cache
 def source(name: str) -> frozenset[str]:
-    own = {f.__name__: f for f in (cifar100, assumptions, priors, paper, tutorial)}
+    own = {f.__name__: f for f in (cifar100, assumptions, priors, paper, skin, tutorial)}
     return frozenset(own[name]() if name in own else sweep(name))
 
 
@@ -101,7 +110,7 @@ SOURCES = {
     "README": ("methods", "suite", "trec", "thyroid", "cifar100", "assumptions", "paper"),
     "index": ("methods", "suite", "trec", "thyroid", "cifar100", "assumptions", "paper"),
     "why": ("methods",),
-    "choosing": ("methods", "assumptions", "fitzpatrick17k-subset", "cifar100"),
+    "choosing": ("methods", "assumptions", "fitzpatrick17k-subset", "cifar100", "skin"),
     "correspondence": ("methods", "assumptions", "tutorial"),
 }
 """The sources of each page, by its name without the folder."""
