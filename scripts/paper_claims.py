@@ -10,7 +10,8 @@ from paper_tables import Tables
 
 FEDMT = ("FedMT (T)", "FedMT (E)")
 Comparison = tuple[str, float | None, float | None]
-"""The place, the figure that should be larger, and the one that should be smaller; None if not run."""
+"""The place, the figure that should be larger, and the one that should be smaller; None if not run. If the
+claim is about rows, the place ends with a comma and the row."""
 
 
 @dataclass(frozen=True)

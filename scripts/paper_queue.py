@@ -268,14 +268,14 @@ class StopAfter(Silent):
 def make(one: Run, label: str, out: Path, stop_after: int | None = None) -> None:
     """One run, and its raw file."""
     start = time.monotonic()
-    early = stop_after is not None and stop_after < one.config.training.rounds
-    observer = StopAfter(stop_after or 0) if early else None
+    rounds = one.config.training.rounds
+    observer = StopAfter(stop_after) if stop_after is not None and stop_after < rounds else None
     with tempfile.TemporaryDirectory() as folder:  # checkpoints of 90 MB each are not kept
         place = Path(folder) / "run"
         try:
             run(one.config, place, observer=observer)
         except Stopped:
-            label += f" (stopped after {stop_after} of {one.config.training.rounds} rounds)"
+            label += f" (stopped after {stop_after} of {rounds} rounds)"
         except FedmtError as error:
             print(f"{label} failed: {error}", flush=True)
             return

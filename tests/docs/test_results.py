@@ -171,6 +171,29 @@ def test_the_page_of_the_suite_says_what_was_stored():
             found = cell["metrics"]["balanced_accuracy"]["difference"]
             value, low, high = (f"{100 * found[key]:+.1f}" for key in ("value", "low", "high"))
             assert tables[3][compared.index(cell["column"])] == f"{value} ({low} to {high})"
+    # What the first lines say.
+    kinds = ("FedMT (T)", "FedMT (E)", "Single", "FedTrans", "FedRep", "SemiFL")
+    ahead, over, tumors = [], [], {}
+    for row in dict.fromkeys(cell["row"] for cell in stored["cells"]):
+        figures = {
+            cell["column"]: cell["metrics"]["balanced_accuracy"]["mean"]
+            for cell in stored["cells"]
+            if cell["row"] == row
+        }
+        given, estimated, *baselines = (figures[kind] for kind in kinds)
+        assert given < figures["All fine labels"]
+        over.append(estimated - figures["Single"])
+        if row.startswith("Breast"):
+            tumors = {"single": given - figures["Single"], "best": max(baselines) - given}
+        else:
+            ahead.append(given - max(baselines))
+    said = " ".join(page.split())
+    assert f"{min(ahead):.1f} to {max(ahead):.0f} points above the best baseline" in said
+    assert f"its gain of {tumors['single']:.1f} points over Single could be chance" in said
+    assert f"one baseline is {tumors['best']:.1f} points better" in said
+    over.sort()
+    assert f"FedMT is {over[3]:.0f} to {over[5]:.0f} points above the reference center alone" in said
+    assert round(over[0]) == 1 and round(over[2]) == 2  # "one to two points"
     # The differences of one row are from a second set of runs.
     again, key = stored["repeated"], "balanced_accuracy"
     first = {run["label"]: run["last_round"][key] for run in stored["runs"]}

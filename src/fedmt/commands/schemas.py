@@ -42,16 +42,19 @@ def command_line(
             f"schema: {len(paths)} files were given, but one was expected. Only --pool takes several."
         )
     if statistics:
-        _write_statistics(paths[0], out, ignore, categorical, label_column, force, console)
+        _free(out, force, "--out berlin.json")
+        found, titled = _of_table(paths[0], ignore, categorical, label_column)
+        target = _write(out, found.to_json())
+        tell_identifiers([found], console, titled)
+        console.print(
+            f"Wrote {target}: counts, means and variances of {found.rows:,} rows, but no row. Read it, then "
+            "send it to the coordinator, who pools the statistics of all centers: fedmt schema --pool "
+            f"{target.name} … --out schema.toml",
+            soft_wrap=True,
+        )
         return
-    titled: list[str] = []
     if pool:
-        parts = [Statistics.from_json(path) for path in paths]
-        _check_ignored(ignore, [part.columns for part in parts])
-        parts = [
-            replace(part, columns={t: c for t, c in part.columns.items() if t not in ignore})
-            for part in parts
-        ]
+        parts, titled = _of_files(paths, ignore), []
         following = "Send it to every center, and set [tables] schema to it in the config."
     else:
         config = load_config(paths[0])
@@ -76,18 +79,11 @@ def command_line(
     )
 
 
-def _write_statistics(
-    table: Path,
-    out: Path | None,
-    ignore: Sequence[str],
-    categorical: Sequence[str],
-    label_column: str,
-    force: bool,
-    console: Console,
-) -> None:
-    """For a center: the statistics of its table, and what it should do with them."""
-    _free(out, force, "--out berlin.json")
-    frame = read_frame(table)
+def _of_table(
+    path: Path, ignore: Collection[str], categorical: Collection[str], label_column: str
+) -> tuple[Statistics, list[str]]:
+    """The statistics of one center's table, and the columns left out because of their titles."""
+    frame = read_frame(path)
     if label_column and label_column not in frame.columns:
         raise FedmtError(
             f"{frame.name}: no column '{label_column}'; the columns are {listed(frame.columns, 12)}. "
@@ -96,15 +92,16 @@ def _write_statistics(
         )
     _check_ignored(ignore, [frame.columns])
     titled = _titled(frame, categorical)
-    found = Statistics.of(frame, table.stem, {label_column, *ignore, *titled}, categorical)
-    target = _write(out, found.to_json())
-    tell_identifiers([found], console, titled)
-    console.print(
-        f"Wrote {target}: counts, means and variances of {found.rows:,} rows, but no row. Read it, then "
-        "send it to the coordinator, who pools the statistics of all centers: fedmt schema --pool "
-        f"{target.name} … --out schema.toml",
-        soft_wrap=True,
-    )
+    return Statistics.of(frame, path.stem, {label_column, *ignore, *titled}, categorical), titled
+
+
+def _of_files(paths: Sequence[Path], ignore: Collection[str]) -> list[Statistics]:
+    """The statistics that the centers sent, without the ignored columns."""
+    sent = [Statistics.from_json(path) for path in paths]
+    _check_ignored(ignore, [part.columns for part in sent])
+    return [
+        replace(part, columns={t: c for t, c in part.columns.items() if t not in ignore}) for part in sent
+    ]
 
 
 def _titled(frame: Frame, categorical: Collection[str]) -> list[str]:
