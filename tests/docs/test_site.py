@@ -42,6 +42,19 @@ def test_every_page_is_there(site: Path) -> None:
         assert (site / page).is_file(), page
 
 
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_numbers_at_the_beginning_of_a_line_count_a_list(page: Path) -> None:
+    """A sentence that ends with a number, such as "21.", at the beginning of a line would become a list."""
+    text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
+    at: dict[str, int] = {}
+    for indent, number in re.findall(r"^( *)(\d+)[.)] ", text, re.M):
+        assert int(number) in (1, at.get(indent, 0) + 1), f"{page}: a line begins with '{number}.'"
+        at[indent] = int(number)
+
+
 def test_every_page_links_to_the_repository(site: Path) -> None:
     for page in ("index.html", "reference/config.html"):
         assert 'href="https://git.example.org/fedmt/fedmt"' in (site / page).read_text()
