@@ -17,7 +17,6 @@ NVIDIA's multi-process service is running (`nvidia-cuda-mps-control -d`).
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import shlex
 import tempfile
@@ -139,7 +138,7 @@ def estimated_seconds(config: Config, stop_after: int | None = None) -> float:
     images = (
         cost(config) or 8_000 * config.training.rounds
     )  # for Fitzpatrick, the number is known only from its data
-    part = min(1.0, (stop_after or math.inf) / config.training.rounds)
+    part = 1.0 if stop_after is None else min(1.0, stop_after / config.training.rounds)
     seconds = part * images * SECONDS_PER_IMAGE * views / 2
     return START + seconds * small * size * TIMES.get(config.model.backbone, 1.0)
 
