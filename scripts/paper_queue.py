@@ -11,7 +11,7 @@ stopped after so many rounds, which can be enough to see that a run of 200 round
 `fedmt reproduce` makes the same runs by table, with checkpoints.
 
 On a large GPU, four runs at a time finish almost twice as many as one at a time, by the estimates below, if
-NVIDIA's multi-process service is running (`nvidia-cuda-mps-control -d`).
+NVIDIA's multi-process service is running (`nvidia-cuda-mps-control -d`). Six at a time finish no more.
 """
 
 from __future__ import annotations
