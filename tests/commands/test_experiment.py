@@ -387,7 +387,7 @@ def test_the_rows_of_the_papers_experiments_differ(weights):
 
 @pytest.mark.parametrize("name", ["main", "coarse", "backbones", "initialization"])
 def test_what_the_search_found_is_used_with_every_network_from_random_weights(name, weights):
-    """From ImageNet weights, which the search has not covered, the baselines have the recipe."""
+    """From ImageNet weights, where it found nothing better, they have the recipe."""
     for cell in expand(read_experiment(known_experiments()[name]), Sweep(seeds=1, weights=weights)):
         config, random = cell.runs[0].config, cell.runs[0].config.model.weights is None
         single, fedrep = (config.method["name"] == method for method in ("single", "fedrep"))
@@ -395,7 +395,7 @@ def test_what_the_search_found_is_used_with_every_network_from_random_weights(na
             cell.row,
             cell.column,
         )
-        assert config.training.reference_epochs == (8 if fedrep and random else 4), (cell.row, cell.column)
+        assert config.training.reference_epochs == (16 if fedrep and random else 4), (cell.row, cell.column)
 
 
 def test_the_search_for_the_baselines_is_not_judged_on_test_images(weights):
