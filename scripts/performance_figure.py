@@ -42,7 +42,7 @@ def main() -> None:
             heights = [max(bar["phases"].get(phase, 0.0), 0.0) for bar in bars.values()]
             axis.bar(list(bars), heights, bottom=below, label=name, width=0.6)
             below = [b + h for b, h in zip(below, heights, strict=True)]
-        axis.set(title=title, xlabel=label, ylabel="seconds a round")
+        axis.set(title=title, xlabel=label, ylabel="seconds per round")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=8)
     out = FIGURES / "performance.png"

@@ -187,7 +187,7 @@ def test_every_page_with_figures_is_known():
 
 BASELINES = ("FedTrans", "FedRep", "SemiFL")
 RESULTS = {
-    "Garments": ("methods", "3 images a class", "accuracy.garment"),
+    "Garments": ("methods", "3 images per class", "accuracy.garment"),
     "CIFAR-100": ("suite", "CIFAR-100, long-tailed", "balanced_accuracy"),
     "Skin": ("suite", "Skin (Fitzpatrick 17k, a subset)", "balanced_accuracy"),
     "Questions": ("trec", "10 %", "balanced_accuracy"),
