@@ -1,16 +1,11 @@
 """The rule of `make check`: which tests belong to a changed file."""
 
-import importlib.util
 from pathlib import Path
 
+import changed_tests
 import pytest
 
 ROOT = Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("changed_tests", ROOT / "scripts" / "changed_tests.py")
-assert spec is not None and spec.loader is not None
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-
 EVERYTHING = ("tests", "src")
 
 
@@ -31,11 +26,11 @@ EVERYTHING = ("tests", "src")
     ],
 )
 def test_the_tests_of_a_file(changed, tests):
-    assert module.tests_of(changed) == tests
+    assert changed_tests.tests_of(changed) == tests
 
 
 def test_the_core_is_always_tested_and_everything_once():
-    assert module.chosen([]) == sorted(module.CORE)
-    assert module.chosen(["docs/troubleshooting.md"]) == sorted(["tests/docs", *module.CORE])
-    assert module.chosen(["docs/troubleshooting.md", "Makefile"]) == list(EVERYTHING)
-    assert all((ROOT / path).exists() for path in module.CORE)
+    assert changed_tests.chosen([]) == sorted(changed_tests.CORE)
+    assert changed_tests.chosen(["docs/troubleshooting.md"]) == sorted(["tests/docs", *changed_tests.CORE])
+    assert changed_tests.chosen(["docs/troubleshooting.md", "Makefile"]) == list(EVERYTHING)
+    assert all((ROOT / path).exists() for path in changed_tests.CORE)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paper_runs
+import paper_tables
 import pytest
 from PIL import Image
 
@@ -94,3 +96,9 @@ SETUPS: dict[str, Callable[[Path], None]] = {"clinic": clinic, "described": desc
 def setups() -> dict[str, Callable[[Path], None]]:
     """The names that `<!-- test: setup NAME -->` accepts."""
     return SETUPS
+
+
+@pytest.fixture(scope="session")
+def tables() -> paper_tables.Tables:
+    """The tables of docs/results/paper.md, from the raw files."""
+    return paper_tables.Tables(paper_runs.Runs())
